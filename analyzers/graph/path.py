@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The critical path as data: sections that are disjoint, sorted, and sum to the whole exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OBSERVED = "observed"
+ATTRIBUTE = "attribute"
+INFERRED = "inferred"
+
+
+@dataclass(frozen=True)
+class EnteredBy:
+    """How the walk came to a section: the edge and what proves it."""
+
+    edge: str
+    """program, child, queue, collective, device or link."""
+    evidence: str = OBSERVED
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True)
+class Section:
+    """One piece of the critical path, ``[start, end)`` in Unix ns."""
+
+    start: int
+    end: int
+    phase: str
+    """Phase name, or the operation name for foreign spans."""
+    kind: str
+    """work, wait, transfer, handoff, gap or unexplained."""
+    rank: int | None
+    lane: str
+    step: int | None
+    item: str | None
+    span_ix: int | None
+    """Index into the columns; None for an activity that comes from a table."""
+    entered_by: EnteredBy
+
+    @property
+    def duration(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Path:
+    """A critical path over ``[start, end)``: its sections tile the interval without gap or overlap."""
+
+    start: int
+    end: int
+    sections: tuple[Section, ...]
+    clipped_ns: int = 0
+    """Time of children outside their parents that was clipped."""
+    overlap_ns: int = 0
+    """Time of siblings of one lane that overlapped within the tolerance and was cut."""
+
+    @property
+    def total_ns(self) -> int:
+        return self.end - self.start

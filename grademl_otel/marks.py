@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mark: the only thing that a hook writes, and all that a relay reads.
+
+A mark is one fixed-size record of 64 bytes in native little-endian order::
+
+    seq:u64 check:u32 kind:u16 lane:u16 t0:i64 t1:i64 row:i64 x:i64 y:i64 z:i64
+
+``t0`` and ``t1`` are ``time.perf_counter_ns()``; ``lane`` is the string id of the lane's name. What ``row``,
+``x``, ``y`` and ``z`` mean depends on the kind:
+
+=============  =====================  ======================  ==========================  ====================
+kind           row                    x                       y                           z
+=============  =====================  ======================  ==========================  ====================
+1 + phase      serial of the open     item (see `pack_item`)  phase's own number: bytes   string id of a
+               row, 0 outside rows    or -1                   of a checkpoint, else 0     detail, 0 for none
+ROW            serial of the row      step number             flags | micro << 8          samples
+                                                              | pass serial << 32
+SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         number (epoch) or -1
+SCOPE_CLOSE    serial of the scope    0 ok, 1 error           index into `SCOPES` (final) string id of error
+SCOPE_INT      serial of the scope    string id of the key    value                       0
+SCOPE_BOOL     serial of the scope    string id of the key    0 or 1                      0
+SCOPE_TEXT     serial of the scope    string id of the key    string id of the value      0
+SCOPE_DOUBLE   serial of the scope    string id of the key    bits of the double          0
+RUN_INFO       serial of run's scope  string id of RunInfo's  0                           0
+                                      JSON
+=============  =====================  ======================  ==========================  ====================
+
+A *row* is one row of the step table: a training step, an evaluation step or an incomplete one. Its kind and
+step number are known only when it closes, so phases refer to its serial and the ROW mark, written last, gives
+the rest. Phases of a row that never closes stand outside rows. A *scope* is a span of the workflow: the run,
+a pass over a loader (an epoch or an evaluation: which one is known at its close), a fit, a trial. Serials are
+unique in a process, start at 1 and never repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from struct import Struct
+from typing import Any, Final
+
+from grademl_otel import semconv
+
+MARK: Final = Struct("<QIHHqqqqqq")
+MARK_SIZE: Final = MARK.size
+assert MARK_SIZE == 64
+
+PHASE_BASE: Final = 1
+ROW: Final = 64
+SCOPE_OPEN: Final = 65
+SCOPE_CLOSE: Final = 66
+SCOPE_INT: Final = 67
+SCOPE_TEXT: Final = 68
+SCOPE_DOUBLE: Final = 69
+SCOPE_BOOL: Final = 70
+RUN_INFO: Final = 71
+
+SCOPES: Final[tuple[str, ...]] = (
+    semconv.RUN,
+    semconv.FIT,
+    semconv.EPOCH,
+    semconv.EVALUATE,
+    semconv.PREDICT,
+    semconv.TRIAL,
+)
+"""Names of scopes in the order of their numbers in a mark. Append only."""
+SCOPE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(SCOPES)}
+
+_BATCH_BITS: Final = 40
+_BATCH_MASK: Final = (1 << _BATCH_BITS) - 1
+
+
+def phase_kind(name: str) -> int:
+    """Return the kind of the mark of phase ``name``."""
+    return PHASE_BASE + semconv.PHASE_INDEX[name]
+
+
+def pack_item(pass_serial: int, batch: int) -> int:
+    """Return one integer for batch ``batch`` of the pass ``pass_serial`` over a loader."""
+    return pass_serial << _BATCH_BITS | batch
+
+
+def unpack_item(item: int) -> tuple[int, int]:
+    """Return (pass serial, batch) of :func:`pack_item`."""
+    return item >> _BATCH_BITS, item & _BATCH_MASK
+
+
+def pack_row(flags: int, micro: int, pass_serial: int) -> int:
+    """Return the ``y`` of a ROW mark; ``micro`` is capped at 2^24 - 1."""
+    return flags | min(micro, 0xFFFFFF) << 8 | pass_serial << 32
+
+
+def unpack_row(y: int) -> tuple[int, int, int]:
+    """Return (flags, micro, pass serial) of :func:`pack_row`."""
+    return y & 0xFF, y >> 8 & 0xFFFFFF, y >> 32
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What the relay must know of a run before it can name a single span; travels as JSON in the ring.
+
+    No header, credential or environment variable is part of it: those stay in the relay's own environment.
+    """
+
+    run_id: str
+    attempt: int
+    rank: int
+    local_rank: int
+    world_size: int
+    perf_to_unix_ns: int
+    """Add to ``perf_counter_ns`` to get Unix time; fixed for the run, so that durations never change."""
+    exporters: tuple[str, ...]
+    """``file``, ``otlp``, both, or empty for none."""
+    store: str
+    """Absolute path of the folder of run folders, used when ``file`` is among the exporters."""
+    script: str
+    resource: dict[str, Any] = field(default_factory=dict)
+    """Attributes of the process' OpenTelemetry resource, grademl.* identity included."""
+    metrics: bool = True
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunInfo:
+        """Parse :meth:`to_json`; raises ValueError or TypeError on anything else."""
+        values = json.loads(text)
+        values["exporters"] = tuple(values["exporters"])
+        return cls(**values)
+
+
+# --- Accumulators: cumulative totals in the ring's header, written once per row ----------------------------
+# They survive lost marks and a restarted relay. All int64.
+ACC_STEPS: Final = 0
+ACC_EVAL_STEPS: Final = 1
+ACC_INCOMPLETE: Final = 2
+ACC_SAMPLES: Final = 3
+ACC_COST_NS: Final = 4
+"""The tracer's own time, estimated from the steps in which it was measured."""
+ACC_STEP_SUM_NS: Final = 5
+ACC_LOST: Final = 6
+"""Marks that the process itself gave up (not laps: those the reader counts)."""
+ACC_PHASE_SUM_NS: Final = 8
+MAX_PHASES: Final = 40
+ACC_PHASE_COUNT: Final = ACC_PHASE_SUM_NS + MAX_PHASES
+ACC_HISTOGRAM: Final = ACC_PHASE_COUNT + MAX_PHASES
+"""Counts of training-step durations in the buckets of `semconv.STEP_DURATION_BOUNDS_S`, one more than bounds."""
+ACC_SLOTS: Final = ACC_HISTOGRAM + 32

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name and derived id by which the recording half and the analyzing half understand each other.
+
+The two halves meet in telemetry only. Whatever both must agree on (span names, attribute keys, trace ids,
+window numbers) is defined here and nowhere else; docs/telemetry.md describes the same in prose.
+This module imports the standard library only and is free of side effects.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+SCOPE_NAME: Final = "grademl_otel"
+
+# --- Span names -------------------------------------------------------------------------------------------
+RUN: Final = "run"
+FIT: Final = "fit"
+EPOCH: Final = "epoch"
+EVALUATE: Final = "evaluate"
+PREDICT: Final = "predict"
+TRIAL: Final = "trial"
+WINDOW: Final = "window"
+STEP: Final = "step"
+
+DATA_WAIT: Final = "data.wait"
+DATA_FETCH: Final = "data.fetch"
+DATA_COLLATE: Final = "data.collate"
+DATA_TRANSFER: Final = "data.transfer"
+FORWARD: Final = "forward"
+RECOMPUTE: Final = "recompute"
+BACKWARD: Final = "backward"
+OPTIMIZER: Final = "optimizer"
+ZERO_GRAD: Final = "zero_grad"
+COLLECTIVE: Final = "collective"
+DEVICE_SYNC: Final = "device.sync"
+CHECKPOINT_SAVE: Final = "checkpoint.save"
+CHECKPOINT_LOAD: Final = "checkpoint.load"
+COMPILE: Final = "compile"
+GC: Final = "gc"
+LOG: Final = "log"
+
+PHASES: Final[tuple[str, ...]] = (
+    DATA_WAIT,
+    DATA_FETCH,
+    DATA_COLLATE,
+    DATA_TRANSFER,
+    FORWARD,
+    RECOMPUTE,
+    BACKWARD,
+    OPTIMIZER,
+    ZERO_GRAD,
+    COLLECTIVE,
+    DEVICE_SYNC,
+    CHECKPOINT_SAVE,
+    CHECKPOINT_LOAD,
+    COMPILE,
+    GC,
+    LOG,
+)
+"""Phases in the order of their numbers in a mark. Append only: the position is the wire format of the ring."""
+
+PHASE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(PHASES)}
+
+WAIT_PHASES: Final[frozenset[str]] = frozenset({DATA_WAIT, DEVICE_SYNC})
+"""Phases that are waits as a whole. Of a collective only the part before the last arrival is one."""
+
+WORKER_PHASES: Final[tuple[str, ...]] = (DATA_FETCH, DATA_COLLATE)
+"""Phases that run in a loader worker's lane, or inside `data.wait` when the loader has no workers."""
+
+# --- Attribute keys ---------------------------------------------------------------------------------------
+# On the resource (identity of the process that did the work)
+RUN_ID: Final = "grademl.run.id"  # str, 32 hex digits
+ATTEMPT: Final = "grademl.attempt"  # int, the launcher's restart count
+RANK: Final = "grademl.rank"  # int
+LOCAL_RANK: Final = "grademl.local_rank"  # int
+WORLD_SIZE: Final = "grademl.world_size"  # int
+CLOCK_ID: Final = "grademl.clock.id"  # str, one per host boot
+FRAMEWORK_NAME: Final = "grademl.framework.name"  # str
+FRAMEWORK_VERSION: Final = "grademl.framework.version"  # str
+
+# On spans
+LANE: Final = "grademl.lane"  # str: main, loader-worker-3, stream-7
+STEP_NUMBER: Final = "grademl.step"  # int, completed updates before this step
+STEP_KIND: Final = "grademl.step.kind"  # str: train, evaluate, incomplete
+STEP_MICRO: Final = "grademl.step.micro"  # int, micro-batches
+STEP_SAMPLES: Final = "grademl.step.samples"  # int
+EPOCH_NUMBER: Final = "grademl.epoch"  # int, completed training passes before this one
+PHASE: Final = "grademl.phase"  # str
+ITEM: Final = "grademl.item"  # str "<pass>:<batch>": ties a fetch to the wait that it ends
+WEIGHT: Final = "grademl.weight"  # int, how many steps this one stands for; 0 for a kept outlier
+EVIDENCE: Final = "grademl.evidence"  # str: observed, attribute, inferred
+LINK_KIND: Final = "grademl.link.kind"  # str on a link: run, parent, blocking, follows
+SCRIPT: Final = "grademl.script"  # str on run: base name of the program
+DEVICE: Final = "grademl.device"  # str on run
+EXPORTERS: Final = "grademl.exporters"  # str[] on run: where the telemetry went
+TERMINATED: Final = "grademl.terminated"  # str on spans closed by the relay: killed
+OPEN_PHASE: Final = "grademl.open_phase"  # str on run: what was running when the process died
+ENDED: Final = "grademl.ended"  # str on run: exit, exception, killed
+STEPS_TOTAL: Final = "grademl.steps"  # int on run and passes: training steps
+EVAL_STEPS_TOTAL: Final = "grademl.eval_steps"  # int on run and passes: evaluation steps
+INCOMPLETE_STEPS_TOTAL: Final = "grademl.incomplete_steps"  # int on run
+TRACER_COST: Final = "grademl.tracer.cost_fraction"  # double on run: own time / wall time
+TRACER_DROPPED: Final = "grademl.tracer.dropped"  # int on run and windows: marks lost
+SPANS_EMITTED: Final = "grademl.spans.emitted"  # int on run and windows: spans sent by this rank so far
+
+LOADER_ID: Final = "grademl.loader.id"
+LOADER_WORKERS: Final = "grademl.loader.workers"
+LOADER_PREFETCH: Final = "grademl.loader.prefetch"  # batches prepared ahead per worker
+LOADER_BATCH_SIZE: Final = "grademl.loader.batch_size"
+LOADER_PERSISTENT: Final = "grademl.loader.persistent"  # bool
+LOADER_IN_ORDER: Final = "grademl.loader.in_order"  # bool
+
+WINDOW_NUMBER: Final = "grademl.window"  # int
+WINDOW_PART: Final = "grademl.window.part"  # int
+WINDOW_LAST: Final = "grademl.window.last"  # bool: no further part of this window follows
+WINDOW_STEPS_SO_FAR: Final = "grademl.window.cumulative_steps"  # int: training steps of this rank up to here
+WINDOW_EVAL_SO_FAR: Final = "grademl.window.cumulative_eval_steps"  # int
+WINDOW_ROWS_SO_FAR: Final = "grademl.window.cumulative_rows"  # int: rows of all parts up to and with this one
+WINDOW_DETAIL_LEVEL: Final = "grademl.window.detail_level"  # int L: kept when the hash has L trailing zeros
+WINDOW_RECORD_LEVEL: Final = "grademl.window.record_level"  # int, 0 = all phases
+WINDOW_RECORD_REASON: Final = "grademl.window.record_reason"  # str
+
+TABLE_VERSION: Final = "grademl.table.version"
+TABLE_PREFIX: Final = "grademl.table."
+TABLE_COLUMNS: Final[tuple[str, ...]] = (
+    "step",
+    "start_us",
+    "dur_us",
+    "micro",
+    "flags",
+    "item.pass",
+    "item.batch",
+    "item.loader",
+    "item.worker",
+)
+"""Columns of the step table beside the three of each phase; int64 arrays, one value when all are equal."""
+TABLE_PHASE_COLUMNS: Final[tuple[str, ...]] = ("first_us", "busy_us", "count")
+
+FLAG_OUTLIER: Final = 1
+FLAG_INCOMPLETE: Final = 2
+FLAG_EVALUATE: Final = 4
+FLAG_DETAILED: Final = 8
+
+# --- Metric names -----------------------------------------------------------------------------------------
+METRIC_STEP_DURATION: Final = "grademl.step.duration"  # histogram, s
+METRIC_PHASE_TIME: Final = "grademl.phase.time"  # cumulative sum, s, attribute grademl.phase
+METRIC_STEPS: Final = "grademl.steps"  # cumulative sum, {step}, attribute grademl.step.kind
+METRIC_SAMPLES: Final = "grademl.samples"  # cumulative sum, {sample}
+METRIC_TRACER_COST: Final = "grademl.tracer.cost"  # cumulative sum, s
+METRIC_TRACER_LOST: Final = "grademl.tracer.lost"  # cumulative sum, {mark}
+
+STEP_DURATION_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0,
+)  # fmt: skip
+
+# --- Derived ids ------------------------------------------------------------------------------------------
+# Ranks and the analyzer compute the same ids without talking to each other.
+TRACE_RUN: Final = "run"
+TRACE_WINDOW: Final = "window"
+TRACE_STEP: Final = "step"
+TRACE_EVAL_STEP: Final = "evalstep"
+TRACE_INCOMPLETE_STEP: Final = "incomplete"
+
+RANKS_PER_SHARD: Final = 64
+PARTS_PER_SHARD: Final = 16
+MAX_SPANS_PER_TRACE: Final = 2000
+MAX_ROWS_PER_PART: Final = 512
+SLOW_STEP_NS: Final = 100_000_000
+"""Steps of at least this length always keep their detail: they are rare enough per second to afford it."""
+
+
+def trace_id(run_id: str, attempt: int, kind: str, number: int = 0, shard: int = 0) -> int:
+    """Return the 128-bit trace id of one part of a run; never 0.
+
+    The id is the first 16 bytes of SHA-256 over ``run_id/attempt/kind/number/shard`` in ASCII.
+    """
+    text = f"{run_id}/{attempt}/{kind}/{number}/{shard}"
+    return int.from_bytes(sha256(text.encode("ascii")).digest()[:16], "big") or 1
+
+
+def span_id(run_id: str, attempt: int, kind: str, number: int = 0, rank: int = 0, part: int = 0) -> int:
+    """Return the 64-bit id of a span that others must be able to point at without having seen it; never 0."""
+    text = f"span/{run_id}/{attempt}/{kind}/{number}/{rank}/{part}"
+    return int.from_bytes(sha256(text.encode("ascii")).digest()[:8], "big") or 1
+
+
+def window_shard(rank: int, part: int) -> int:
+    """Return the shard of a window's trace that holds ``part`` of ``rank``."""
+    return (rank // RANKS_PER_SHARD) * 65536 + part // PARTS_PER_SHARD
+
+
+_FIRST_WINDOW: Final = 16
+_DOUBLINGS: Final = 8  # 16, 32, ... 4,096, then constant
+_LAST_WINDOW: Final = _FIRST_WINDOW << _DOUBLINGS
+_CONSTANT_FROM: Final = _LAST_WINDOW - _FIRST_WINDOW  # first step of the first window of constant length
+
+
+def window_of_step(step: int) -> int:
+    """Return the number of the window that holds ``step``; a pure function, so that all ranks agree."""
+    if step < _CONSTANT_FROM:
+        return (step // _FIRST_WINDOW + 1).bit_length() - 1
+    return _DOUBLINGS + (step - _CONSTANT_FROM) // _LAST_WINDOW
+
+
+def window_first_step(window: int) -> int:
+    """Return the first step of ``window``; the inverse of :func:`window_of_step`."""
+    if window <= _DOUBLINGS:
+        return (_FIRST_WINDOW << window) - _FIRST_WINDOW
+    return _CONSTANT_FROM + (window - _DOUBLINGS) * _LAST_WINDOW
+
+
+def detail_bits(run_id: str, step: int) -> int:
+    """Return the number of trailing zero bits of hash(run, step), 0 to 64.
+
+    A step's detail is kept at level L when this is at least L, so that kept sets are nested: whatever level
+    each rank has reached, the coarsest rank's steps are kept on all.
+    """
+    value = int.from_bytes(sha256(f"{run_id}/{step}".encode("ascii")).digest()[:8], "big")
+    return 64 if value == 0 else (value & -value).bit_length() - 1
