@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real servers that the tests run against: print the path of a Jaeger or Collector binary, building it if need be.
+"""The real servers that the tests run against: prints the path of a Jaeger or Collector, building it if need be.
 
     python tools/real_parts.py jaeger
     python tools/real_parts.py collector
 
-A `jaeger` or `otelcol` on PATH is used when it is fit for the tests; else the binary is built with Go, once: it is
-kept outside the work tree in `$GRADEML_TEST_CACHE`, else `$XDG_CACHE_HOME/grademl-otel`, else
-`~/.cache/grademl-otel`, in a file named by version and content of its recipe. A build takes minutes; builds of the
-same part wait for each other. When the part cannot be had the reason is one line on stderr and the exit code is 1.
+A `jaeger` or `otelcol` on PATH is used when it is fit for the tests; else the binary is built with Go, once: it
+is kept outside the work tree in `$GRADEML_TEST_CACHE`, else `$XDG_CACHE_HOME/grademl-otel`, else
+`~/.cache/grademl-otel`, in a file named by its recipe's digest. A build takes minutes; builds of the same part
+wait for each other. When the part cannot be had the reason is one line on stderr and the exit code is 1.
 
 Standard library only: it runs before anything is installed.
 """
@@ -63,7 +63,7 @@ class Part:
 
 
 def _jaeger_is_fit(binary: Path) -> bool:
-    """Jaeger 1.76 or any 2.x. A binary from `go build` carries no version, hence the fallback to Go's build record."""
+    """Jaeger 1.76 or any 2.x. A binary from `go build` states no version: then Go's build record is asked."""
     try:
         stated = json.loads(_output([str(binary), "version"]).splitlines()[0]).get("gitVersion", "")
     except (Unavailable, ValueError, IndexError, AttributeError):
@@ -78,7 +78,7 @@ def _jaeger_is_fit(binary: Path) -> bool:
 
 
 def _build_jaeger(folder: Path, binary: Path) -> None:
-    # `go install JAEGER@version` is refused (its go.mod has replace directives); a tool of an empty module is not.
+    # `go install JAEGER@version` is refused (replace directives in its go.mod); a tool of an empty module is not.
     _run(["go", "mod", "init", "grademl-otel/jaeger"], folder)
     _run(["go", "get", "-tool", f"{JAEGER}@{JAEGER_VERSION}"], folder)
     _run([*GO_BUILD, "-o", str(binary), JAEGER], folder)
@@ -100,18 +100,20 @@ def _collector_is_fit(binary: Path) -> bool:
 
 
 def _collector_modules() -> list[tuple[str, str]]:
-    """(module path, version) of each line of the builder's list; the file is simple enough to need no YAML reader."""
-    return re.findall(r"^\s*- gomod: (\S+) (v\S+)\s*$", BUILDER_CONFIG.read_text(), flags=re.MULTILINE)
+    """(module path, version) of each entry of the builder's list, which is too simple to need a YAML reader."""
+    return re.findall(r"^\s*- gomod: (\S+) (v\S+)\s*$", _builder_config(), flags=re.MULTILINE)
+
+
+def _builder_config() -> str:
+    return BUILDER_CONFIG.read_text(encoding="utf-8")
 
 
 def _build_collector(folder: Path, binary: Path) -> None:
     version = _collector_modules()[0][1]
     sources = folder / "sources"
     config = folder / "builder.yaml"
-    config.write_text(
-        BUILDER_CONFIG.read_text().replace("dist:\n", f"dist:\n  output_path: {sources}\n", 1),
-        encoding="utf-8",
-    )
+    placed = _builder_config().replace("dist:\n", f"dist:\n  output_path: {sources}\n", 1)
+    config.write_text(placed, encoding="utf-8")
     # The builder writes the sources, then fails in `go mod tidy` where modules that only tests need are not
     # served. What it wrote is complete: `go build -mod=mod` finds the rest.
     generate = ["go", "run", f"{BUILDER}@{version}", "--skip-compilation", "--config", str(config)]
@@ -125,9 +127,7 @@ def _build_collector(folder: Path, binary: Path) -> None:
 
 PARTS: Mapping[str, Part] = {
     "jaeger": Part("jaeger", "jaeger", f"{JAEGER}@{JAEGER_VERSION}", _jaeger_is_fit, _build_jaeger),
-    "collector": Part(
-        "otelcol", "otelcol", BUILDER_CONFIG.read_text(encoding="utf-8"), _collector_is_fit, _build_collector
-    ),
+    "collector": Part("otelcol", "otelcol", _builder_config(), _collector_is_fit, _build_collector),
 }
 
 
