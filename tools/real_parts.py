@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real servers that the tests run against: prints the path of a Jaeger or Collector, building it if need be.
+"""The real servers that the tests run against: prints the path of a Jaeger or Collector, built if need be.
 
     python tools/real_parts.py jaeger
     python tools/real_parts.py collector
 
-A `jaeger` or `otelcol` on PATH is used when it is fit for the tests; else the binary is built with Go, once: it
-is kept outside the work tree in `$GRADEML_TEST_CACHE`, else `$XDG_CACHE_HOME/grademl-otel`, else
-`~/.cache/grademl-otel`, in a file named by its recipe's digest. A build takes minutes; builds of the same part
-wait for each other. When the part cannot be had the reason is one line on stderr and the exit code is 1.
+A `jaeger` or `otelcol` on PATH is used when it is fit for the tests; else the binary is built with Go, once.
+It is kept outside the work tree in `$GRADEML_TEST_CACHE`, else `$XDG_CACHE_HOME/grademl-otel`, else
+`~/.cache/grademl-otel`, in a file named by the digest of its recipe. A build takes minutes; builds of the
+same part wait for each other. When the part cannot be had, one line on stderr says why; exit code 1.
 
 Standard library only: it runs before anything is installed.
 """
@@ -78,7 +78,7 @@ def _jaeger_is_fit(binary: Path) -> bool:
 
 
 def _build_jaeger(folder: Path, binary: Path) -> None:
-    # `go install JAEGER@version` is refused (replace directives in its go.mod); a tool of an empty module is not.
+    # `go install` refuses modules with replace directives, as Jaeger's is; a tool of an empty module may be one.
     _run(["go", "mod", "init", "grademl-otel/jaeger"], folder)
     _run(["go", "get", "-tool", f"{JAEGER}@{JAEGER_VERSION}"], folder)
     _run([*GO_BUILD, "-o", str(binary), JAEGER], folder)
@@ -100,7 +100,7 @@ def _collector_is_fit(binary: Path) -> bool:
 
 
 def _collector_modules() -> list[tuple[str, str]]:
-    """(module path, version) of each entry of the builder's list, which is too simple to need a YAML reader."""
+    """(module path, version) of each entry of the builder's list; it is too simple to need a YAML reader."""
     return re.findall(r"^\s*- gomod: (\S+) (v\S+)\s*$", _builder_config(), flags=re.MULTILINE)
 
 
