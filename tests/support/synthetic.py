@@ -9,24 +9,25 @@ Typical use::
     sim.jaeger_v1()                             # the same as a Jaeger v1 document (`{"data": [...]}`)
     sim.rows, sim.passes, sim.ended, ...        # the truth, in exact nanoseconds
 
-**The loader** is a bounded queue like PyTorch's: batch ``i`` goes to worker ``i % W``; ``W * prefetch`` batches are
-handed out when the pass starts (after ``spawn_ns``) and one more each time the main lane takes one. A worker makes
-its batches one after the other, ``fetch_ns + collate_ns`` each. The main lane's ``data.wait`` ends ``handoff_ns``
-after the later of its own start and the end of the batch's collate. With ``workers=0`` the wait holds the fetch
-and the collate, and ends ``handoff_ns`` after them.
+**The loader** is a bounded queue like PyTorch's: batch ``i`` goes to worker ``i % W``; ``W * prefetch``
+batches are handed out when the pass starts (after ``spawn_ns``) and one more each time the main lane takes
+one. A worker makes its batches one after the other, ``fetch_ns + collate_ns`` each. The main lane's
+``data.wait`` ends ``handoff_ns`` after the later of its own start and the end of the batch's collate. With
+``workers=0`` the wait holds the fetch and the collate, and ends ``handoff_ns`` after them.
 
-Hence the mean period of a long pass is ``max(handoff + compute, (fetch + collate) / W)``, where ``compute`` is the
-sum of all phases after the wait plus ``tail_ns``; below ``W`` workers' capacity every wait but the first few is
-exactly ``handoff_ns`` long.
+Hence the mean period of a long pass is ``max(handoff + compute, (fetch + collate) / W)``, where ``compute``
+is the sum of all phases after the wait plus ``tail_ns``; below ``W`` workers' capacity every wait but the
+first few is exactly ``handoff_ns`` long.
 
-**A row** (step) starts with its first wait and ends ``tail_ns`` after its last phase, where the next wait starts:
-rows of one pass are adjacent. Per epoch: the pass, then an evaluation of ``eval_batches`` (if any), then a
-checkpoint (if ``checkpoint_ns``), then ``epoch_gap_ns`` of nothing. With several ranks the backward of the step's
-last micro-batch ends on all ranks at the same instant, ``allreduce_ns`` after the last rank's own work: the
-implicit barrier of data-parallel training.
+**A row** (step) starts with its first wait and ends ``tail_ns`` after its last phase, where the next wait
+starts: rows of one pass are adjacent. Per epoch: the pass, then an evaluation of ``eval_batches`` (if any),
+then a checkpoint (if ``checkpoint_ns``), then ``epoch_gap_ns`` of nothing. With several ranks the backward
+of the step's last micro-batch ends on all ranks at the same instant, ``allreduce_ns`` after the last rank's
+own work: the implicit barrier of data-parallel training.
 
-A run may end in order, by an exception in the forward of step ``raises_at`` (an incomplete row), or killed in
-phase ``killed_in`` of step ``killed_at`` (the row never closes; the run span ends at the last phase that did).
+A run may end in order, by an exception in the forward of step ``raises_at`` (an incomplete row), or killed
+in phase ``killed_in`` of step ``killed_at`` (the row never closes; the run span ends at the last phase that
+did).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Training:
 
     rows_per_part: int = sc.MAX_ROWS_PER_PART
     detail_level: int = 0
-    """Steps whose hash has fewer trailing zeros have no detail; 0 keeps all. Steps of 100 ms and more are kept."""
+    """Steps whose hash has fewer trailing zeros have no detail; 0 keeps all. Steps of 100 ms: always."""
     raises_at: int | None = None
     killed_at: int | None = None
     killed_in: str = sc.BACKWARD
@@ -249,8 +250,18 @@ class _Rank:
         worker = batch % self.t.workers if self.t.workers else -1
         number = self.step if kind == "train" else self.eval_step
         return Row(
-            self.rank, self.serial, kind, self.step, number, self.now, scope.serial, batch, scope.loader, worker, scope.epoch
-        )  # fmt: skip
+            rank=self.rank,
+            serial=self.serial,
+            kind=kind,
+            step=self.step,
+            number=number,
+            start=self.now,
+            pass_serial=scope.serial,
+            batch=batch,
+            loader=scope.loader,
+            worker=worker,
+            epoch=scope.epoch,
+        )
 
     def take(self, row: Row, loader: _Loader, batch: int) -> None:
         activities = loader.take(batch, self.now, f"{row.pass_serial}:{batch}", row.loader)
@@ -528,9 +539,8 @@ class _Writer:
         for window, rows in by_window.items():
             parts = [rows[at : at + size] for at in range(0, len(rows), size)]
             final = sc.window_first_step(window + 1) - 1
-            whole = self.r.ended != "killed" or rows[-1].step > final or (
-                rows[-1].kind == "train" and rows[-1].step == final
-            )  # fmt: skip
+            ends = rows[-1].kind == "train" and rows[-1].step == final
+            whole = ends or self.r.ended != "killed"
             for part, some in enumerate(parts):
                 for row in some:
                     row.part = part
