@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writing end of a ring: one per process, memory-mapped, read by a relay while it is being written.
+
+A mark is one checksum and one store of 64 bytes. Threads may write at the same time: the global interpreter
+lock makes each step of it atomic, a number is never given twice, and a half-written slot fails its check.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import time
+from array import array
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from grademl_otel import ringlayout as layout
+from grademl_otel.config import Settings
+from grademl_otel.digest import destination_digest, namespaces
+from grademl_otel.ringplace import RingUnavailable, create_allocated, create_locked, places, private_folder
+from grademl_otel.ringreader import RingCorrupt, RingReader
+
+__all__ = ["RingCorrupt", "RingReader", "RingUnavailable", "RingWriter"]
+
+_RELAY_FRESH_NS: Final = 3_000_000_000
+
+Write = Callable[..., None]
+"""``write(kind, lane, t0, t1, row, x=-1, y=0, z=0)``; see `marks` for what each means."""
+
+
+class RingWriter:
+    """A ring that this process owns.
+
+    ``write`` is a closure held as an attribute, because it runs a dozen times a step.
+    """
+
+    write: Write
+
+    def __init__(
+        self, memory: mmap.mmap, geometry: layout.Geometry, digest: str, path: Path | None, lock: int
+    ):
+        self.path = path
+        """The ring's file; None for a ring that only this process sees."""
+        self.digest = digest
+        """Which relay serves this ring: a hash of user, namespaces and destination settings."""
+        self._memory = memory
+        self._geometry = geometry
+        self._lock = lock
+        self._owner = os.getpid()
+        self._strings: dict[str, int] = {"": 0}
+        self._string_end = 0
+        self._refused = 0
+        self._lanes: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self._sequence = count(1)
+        self._final: int | None = None
+        self._write_header()
+        self.write = _writer(memory, geometry, self._sequence)
+
+    @classmethod
+    def create(cls, settings: Settings) -> RingWriter:
+        """Make a ring in the first place that takes it; raises `RingUnavailable` when none does."""
+        geometry = layout.geometry(settings.ring_bytes)
+        digest = destination_digest(os.environ)
+        failures = []
+        for folder in places(settings.ring_dir, geometry.size):
+            try:
+                return cls._create_in(private_folder(folder), geometry, digest)
+            except OSError as error:
+                failures.append(f"{folder}: {error.strerror or error}")
+        raise RingUnavailable("; ".join(failures) or "no place: /dev/shm is absent or too full")
+
+    @classmethod
+    def in_memory(cls, settings: Settings) -> RingWriter:
+        """Make a ring that only this process can read, for the in-process mode where no file can be had."""
+        geometry = layout.geometry(settings.ring_bytes)
+        memory = mmap.mmap(-1, geometry.size)
+        return cls(memory, geometry, destination_digest(os.environ), None, -1)
+
+    @classmethod
+    def _create_in(cls, folder: Path, geometry: layout.Geometry, digest: str) -> RingWriter:
+        stem = f"{digest}-{secrets.token_hex(8)}"
+        lock_path = folder / (stem + layout.LOCK_SUFFIX)
+        # The lock comes before the ring: a relay that sees the ring must find its owner alive.
+        lock = create_locked(lock_path)
+        try:
+            # A ring gets its name only when its header is written: a relay must not see half a header.
+            path = folder / (stem + layout.SUFFIX)
+            nascent = folder / (stem + ".new")
+            memory = create_allocated(nascent, geometry.size)
+            writer = cls(memory, geometry, digest, path, lock)
+            os.rename(nascent, path)
+            return writer
+        except BaseException:
+            lock_path.unlink(missing_ok=True)
+            os.close(lock)
+            raise
+
+    def _write_header(self) -> None:
+        pid_namespace, ipc_namespace = namespaces()
+        layout.IDENTITY.pack_into(
+            self._memory, 0, layout.MAGIC, layout.VERSION, self._owner, self._geometry.slots,
+            self._geometry.strings, pid_namespace, ipc_namespace, self.digest.encode("ascii"), 0, 0,
+        )  # fmt: skip
+        self.pair_clocks()
+        self.beat(time.perf_counter_ns())
+
+    # --- Hot path ---------------------------------------------------------------------------------------
+
+    def open_phase(self, lane: int, kind: int, t0: int) -> None:
+        """Note that ``kind`` runs in ``lane`` since ``t0``; phases of a lane nest."""
+        slot = self._lanes.get(lane)
+        if slot is None:
+            if len(self._lanes) >= layout.OPEN_LANES:
+                return
+            slot = (layout.OPEN_PHASES + len(self._lanes) * layout.OPEN_PHASE_STRIDE, [])
+            self._lanes[lane] = slot
+        slot[1].append((kind, t0))
+        layout.OPEN_PHASE.pack_into(self._memory, slot[0], lane, kind, 0, t0)
+
+    def close_phase(self, lane: int) -> None:
+        """Take back the innermost `open_phase` of ``lane``; the one around it, if any, runs again."""
+        slot = self._lanes.get(lane)
+        if slot is None or not slot[1]:
+            return
+        offset, stack = slot
+        stack.pop()
+        kind, t0 = stack[-1] if stack else (0, 0)
+        layout.OPEN_PHASE.pack_into(self._memory, offset, lane, kind, 0, t0)
+
+    def set_accumulators(self, values: array[int]) -> None:
+        """Publish the totals so far: an ``array('q')`` of `marks.ACC_SLOTS`."""
+        start = layout.ACCUMULATORS
+        self._memory[start : start + layout.ACCUMULATOR_BYTES] = values.tobytes()
+
+    def beat(self, now_ns: int) -> None:
+        """Show a sign of life; ``now_ns`` is ``perf_counter_ns``."""
+        layout.I64.pack_into(self._memory, layout.HEARTBEAT, now_ns)
+
+    # --- Now and then -----------------------------------------------------------------------------------
+
+    def intern(self, text: str) -> int:
+        """Return the id of ``text``, the same for the same text; 0 when the section is full (counted)."""
+        known = self._strings.get(text)
+        if known is not None:
+            return known
+        raw = text.encode("utf-8", "replace")
+        end = self._string_end + layout.STRING_HEAD.size + len(raw)
+        if end > self._geometry.strings or len(self._strings) > layout.MAX_STRINGS:
+            self._refused += 1
+            layout.I64.pack_into(self._memory, layout.STRINGS_REFUSED, self._refused)
+            return 0
+        start = layout.HEADER_BYTES + self._string_end
+        layout.STRING_HEAD.pack_into(self._memory, start, len(raw), crc32(raw))
+        self._memory[start + layout.STRING_HEAD.size : layout.HEADER_BYTES + end] = raw
+        self._string_end = end
+        layout.I64.pack_into(self._memory, layout.STRING_BYTES_USED, end)
+        number = len(self._strings)
+        self._strings[text] = number
+        return number
+
+    def pair_clocks(self) -> None:
+        """Store ``perf_counter_ns`` and the wall clock as read side by side; renewed now and then."""
+        perf, wall = time.perf_counter_ns(), time.time_ns()
+        layout.I64.pack_into(self._memory, layout.IDENTITY.size - 16, perf)
+        layout.I64.pack_into(self._memory, layout.IDENTITY.size - 8, wall)
+
+    @property
+    def acked(self) -> int:
+        """Marks up to and with this one are delivered, stored or spooled."""
+        return self._get(layout.ACKED)
+
+    @property
+    def relay_heartbeat(self) -> int:
+        """``perf_counter_ns`` of the relay's last look at this ring; 0 before the first."""
+        return self._get(layout.RELAY_HEARTBEAT)
+
+    def relay_alive(self, now_ns: int) -> bool:
+        """Return True when a relay has looked at this ring in the last 3 s."""
+        beat = self.relay_heartbeat
+        return beat > 0 and now_ns - beat < _RELAY_FRESH_NS
+
+    def mark_closing(self) -> int:
+        """Declare the last mark written and return its sequence number; the reader then waits for no more."""
+        if self._final is None:
+            self._final = next(self._sequence) - 1
+            layout.I64.pack_into(self._memory, layout.FINAL_SEQUENCE, self._final)
+            layout.I64.pack_into(self._memory, layout.CLOSING, 1)
+        return self._final
+
+    def reader(self) -> RingReader:
+        """Return a reader of this ring for this same process; it never touches the lock."""
+        return RingReader.over(self._memory)
+
+    def close(self, unlink: bool) -> None:
+        """Let go of the ring.
+
+        ``unlink`` removes its files too, when everything was delivered; otherwise they stay for a relay to
+        adopt. In a forked child nothing is removed: the files are the parent's.
+        """
+        if os.getpid() == self._owner and self.path is not None and unlink:
+            self.path.unlink(missing_ok=True)
+            self.path.with_suffix(layout.LOCK_SUFFIX).unlink(missing_ok=True)
+        self.write = _write_nothing
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _get(self, offset: int) -> int:
+        value: int = layout.I64.unpack_from(self._memory, offset)[0]
+        return value
+
+
+def _writer(memory: mmap.mmap, geometry: layout.Geometry, sequence: count[int]) -> Write:
+    following = sequence.__next__
+    pack_body = layout.BODY.pack
+    pack_slot = layout.SLOT.pack_into
+    first, slots, stride = geometry.first_slot, geometry.slots, layout.SLOT.size
+
+    def write(kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0) -> None:
+        body = pack_body(kind, lane, t0, t1, row, x, y, z)
+        seq = following()
+        # The sequence number seeds the checksum, so that a slot of an earlier lap never passes for this one.
+        pack_slot(memory, first + seq % slots * stride, seq, crc32(body, seq & 0xFFFFFFFF), body)
+
+    return write
+
+
+def _write_nothing(*_: int) -> None:
+    """Stand for ``write`` once the ring is closed: late hooks of daemon threads must do no harm."""

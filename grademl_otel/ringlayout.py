@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout of a ring: header, open-phase table, strings, slots. Writer and reader both import it, nothing
+else.
+
+::
+
+    0                        header, 4,096 bytes: identity, clocks, cursors, accumulators, open-phase table
+    HEADER_BYTES             strings, append-only: length:u32 crc:u32 UTF-8 bytes; the n-th has id n, id 0 is
+    "" HEADER_BYTES + strings   slots of 64 bytes (`marks.MARK`); mark ``seq`` lies in slot ``seq % slots``
+
+All integers are little-endian. Sequence numbers start at 1; a slot of zeros was never written. No head is
+stored: the reader finds it by the sequence numbers, so that a mark costs one store and nothing shared is
+contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from grademl_otel import marks
+
+MAGIC: Final = b"GRADEML\x00"
+VERSION: Final = 1
+HEADER_BYTES: Final = 4096
+SUFFIX: Final = ".ring"
+LOCK_SUFFIX: Final = ".lock"
+
+IDENTITY: Final = Struct("<8sIIQQQQ16sqq")
+"""magic, version, pid, slots, bytes of strings, pid namespace, IPC namespace, digest, perf ns, wall ns (a
+pair).
+"""
+
+I64: Final = Struct("<q")
+HEARTBEAT: Final = 128
+"""``perf_counter_ns`` of the owner's last sign of life; the clock is one per host on Linux and macOS."""
+CLOSING: Final = 136
+"""1 once the owner has written its last mark."""
+FINAL_SEQUENCE: Final = 144
+"""Sequence number of the last mark; valid when `CLOSING` is 1."""
+STRING_BYTES_USED: Final = 152
+STRINGS_REFUSED: Final = 160
+ACKED: Final = 192
+"""Relay: marks up to and with this one are exported, stored or spooled."""
+RELAY_PID: Final = 200
+RELAY_HEARTBEAT: Final = 208
+
+ACCUMULATORS: Final = 512
+ACCUMULATOR_BYTES: Final = 8 * marks.ACC_SLOTS
+
+OPEN_PHASES: Final = 2048
+OPEN_LANES: Final = 64
+OPEN_PHASE: Final = Struct("<HHIq")
+"""lane, kind (0: nothing is open), 0, t0 in perf ns; one slot per lane."""
+OPEN_PHASE_STRIDE: Final = 32
+
+STRING_HEAD: Final = Struct("<II")
+MAX_STRINGS: Final = 65_535
+"""Ids travel as u16 where they name a lane."""
+
+BODY: Final = Struct("<HHqqqqqq")
+"""A mark without its sequence number and check word: kind, lane, t0, t1, row, x, y, z."""
+SLOT: Final = Struct(f"<QI{BODY.size}s")
+
+assert IDENTITY.size <= HEARTBEAT
+assert ACCUMULATORS + ACCUMULATOR_BYTES <= OPEN_PHASES
+assert OPEN_PHASES + OPEN_LANES * OPEN_PHASE_STRIDE <= HEADER_BYTES
+assert SLOT.size == marks.MARK_SIZE
+
+
+class Geometry(NamedTuple):
+    """Where the parts of a ring lie."""
+
+    strings: int
+    """Bytes of the string section."""
+    slots: int
+
+    @property
+    def first_slot(self) -> int:
+        """Offset of slot 0 in bytes."""
+        return HEADER_BYTES + self.strings
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole ring."""
+        return self.first_slot + self.slots * SLOT.size
+
+
+def geometry(ring_bytes: int) -> Geometry:
+    """Divide ``ring_bytes`` (64 KiB and more): an eighth for strings, the rest for slots."""
+    strings = max(16 * 1024, ring_bytes // 8) & ~63
+    return Geometry(strings, (ring_bytes - HEADER_BYTES - strings) // SLOT.size)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of marks out of this process: a relay that reads the ring, or a thread here that does the same.
+
+Everything runs in the training process and must cost it nothing: `Transport.tick` compares a few integers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from grademl_otel.config import Settings
+from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, wake_path
+from grademl_otel.ring import RingWriter
+
+Mode = Literal["relay", "in-process"]
+
+_READY_WITHIN_NS: Final = 5_000_000_000
+_MAX_RESTARTS: Final = 3
+_PAIR_CLOCKS_EVERY_NS: Final = 60_000_000_000
+_POLL_S: Final = 0.002
+
+
+class Transport:
+    """Keeps somebody reading the ring, and sees to it at the end that everything was read."""
+
+    def __init__(self, writer: RingWriter, settings: Settings, mode: Mode, provider: Any = None):
+        self._writer = writer
+        self._settings = settings
+        self._provider = provider
+        self._environ = dict(os.environ)  # as the ring's digest saw it; a restarted relay must get the same
+        self._worker: Any = None
+        self._socket: socket.socket | None = None
+        now = time.perf_counter_ns()
+        self._waiting_since = now
+        self._starts = 0
+        self._clocks_paired = now
+        self._closed = False
+        if mode == "relay" and writer.path is not None:
+            self._start_relay(writer.path.parent)
+        else:
+            self._convert_here()
+
+    @property
+    def mode(self) -> Mode:
+        """Who reads the ring now."""
+        return "relay" if self._worker is None else "in-process"
+
+    def tick(self, now_ns: int) -> None:
+        """Show a sign of life and look after the reader; call about once a second. Never raises."""
+        if self._closed:
+            return
+        self._writer.beat(now_ns)
+        if now_ns - self._clocks_paired > _PAIR_CLOCKS_EVERY_NS:
+            self._clocks_paired = now_ns
+            self._writer.pair_clocks()
+        if self._worker is None:
+            self._look_after_relay(now_ns)
+
+    def wake(self) -> None:
+        """Ask the reader to read now; never blocks, never raises."""
+        if self._worker is not None:
+            self._worker.wake()
+            return
+        path = self._writer.path
+        if path is None:
+            return
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            self._socket.sendto(b"w", str(wake_path(path.parent, self._writer.digest)))
+        except (OSError, ValueError):
+            pass  # no relay yet, or its path is too long for a socket: it polls anyway
+
+    def close(self, wait_s: float) -> bool:
+        """Declare the last mark written and wait until all are delivered; return whether they are.
+
+        Waits ``wait_s`` seconds at most. What is not delivered by then stays in the ring, which a relay
+        adopts.
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        final = self._writer.mark_closing()
+        deadline = time.monotonic() + wait_s
+        if self._worker is not None:
+            delivered = bool(self._worker.close(wait_s))
+            self._writer.close(unlink=True)
+            return delivered
+        self._look_after_relay(time.perf_counter_ns(), closing=True)
+        self.wake()
+        while self._writer.acked < final and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        delivered = self._writer.acked >= final
+        # The relay removes the files of a ring that it has finished; one that nobody read yet must stay.
+        self._writer.close(unlink=False)
+        self._close_socket()
+        return delivered
+
+    def abandon(self) -> None:
+        """Forget everything in a forked child: the ring, its files and its reader are the parent's."""
+        self._closed = True
+        self._worker = None
+        self._close_socket()
+        self._writer.close(unlink=False)
+
+    # --- Relay ------------------------------------------------------------------------------------------
+
+    def _look_after_relay(self, now_ns: int, closing: bool = False) -> None:
+        if self._writer.relay_alive(now_ns):
+            self._waiting_since = 0
+            return
+        self._waiting_since = self._waiting_since or now_ns
+        path = self._writer.path
+        if path is None:
+            return
+        too_late = now_ns - self._waiting_since > _READY_WITHIN_NS
+        if not closing and (too_late or self._starts > _MAX_RESTARTS):
+            self._convert_here()
+            return
+        self._start_relay(path.parent)
+
+    def _start_relay(self, folder: Path) -> None:
+        try:
+            if ensure_relay(folder, self._writer.digest, self._environ):
+                self._starts += 1
+        except (RelayUnavailable, OSError, ValueError):
+            if not self._closed:
+                self._convert_here()
+
+    def _convert_here(self) -> None:
+        from grademl_otel.inprocess import InProcessWorker  # encoders and exporters: only where they are
+
+        needed
+
+        self._worker = InProcessWorker(self._writer, self._settings, self._provider)
+        self._worker.start()
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def open_transport(writer: RingWriter, settings: Settings, mode: Mode, provider: Any = None) -> Transport:
+    """Start reading ``writer``'s ring in the given mode; falls back to in-process, never raises OSError.
+
+    ``provider`` is the OpenTelemetry tracer provider in place when its processors are to receive the spans;
+    without it the in-process mode exports as the ring's `marks.RunInfo` says.
+    """
+    return Transport(writer, settings, mode, provider)
