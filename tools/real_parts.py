@@ -78,7 +78,7 @@ def _jaeger_is_fit(binary: Path) -> bool:
 
 
 def _build_jaeger(folder: Path, binary: Path) -> None:
-    # `go install` refuses modules with replace directives, as Jaeger's is; a tool of an empty module may be one.
+    # `go install` refuses Jaeger's module (replace directives in it); as a tool of an empty module it builds.
     _run(["go", "mod", "init", "grademl-otel/jaeger"], folder)
     _run(["go", "get", "-tool", f"{JAEGER}@{JAEGER_VERSION}"], folder)
     _run([*GO_BUILD, "-o", str(binary), JAEGER], folder)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that several folders share: the real servers.
+
+A machine that cannot have a server skips the tests that need one and says why; on CI (`CI=true`) they fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from .support import servers
+
+StartCollector = Callable[..., servers.Collector]
+"""`start(config, environ)`: a Collector that runs collector-config/`config` until the end of the test."""
+
+
+def _binary(part: str) -> Path:
+    try:
+        return servers.binary(part)
+    except servers.PartUnavailable as error:
+        if os.environ.get("CI", "").lower() in ("true", "1"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def collector_binary() -> Path:
+    return _binary("collector")
+
+
+@pytest.fixture(scope="session")
+def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Jaeger]:
+    """One Jaeger for the whole session: tests must find their own run in it, among others."""
+    _binary("jaeger")
+    server = servers.start_jaeger(tmp_path_factory.mktemp("jaeger"))
+    with servers.stopping(server):
+        yield server
+
+
+@pytest.fixture
+def collector(collector_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCollector]:
+    with ExitStack() as running:
+
+        def start(config: str, environ: Mapping[str, str] | None = None) -> servers.Collector:
+            server = servers.start_collector(config, tmp_path_factory.mktemp("collector"), environ)
+            running.enter_context(servers.stopping(server))
+            return server
+
+        yield start

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real servers for the tests: a Jaeger and Collectors, on free loopback ports, in folders of their own.
+
+Each server runs as a child process with a log file; one that does not come up, or dies, fails the test with
+the end of its log. Their own telemetry is off, so that nothing but the ports given here is bound.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL_PARTS = ROOT / "tools" / "real_parts.py"
+COLLECTOR_CONFIGS = ROOT / "collector-config"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+LOG_TAIL_LINES = 25
+PORT_ATTEMPTS = 3
+
+S = TypeVar("S", bound="Server")
+
+
+class ServerFailed(RuntimeError):
+    """A server did not come up or has died; the message ends with the tail of its log."""
+
+
+class PartUnavailable(RuntimeError):
+    """The server's binary cannot be had on this machine; the message says why."""
+
+
+@cache
+def binary(part: str) -> Path:
+    """Path of the `jaeger` or `collector` binary, built if it must be. Raises `PartUnavailable`."""
+    done = subprocess.run([sys.executable, str(REAL_PARTS), part], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise PartUnavailable((done.stderr.strip().splitlines() or [f"{part}: unknown reason"])[-1])
+    return Path(done.stdout.strip())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in held]
+    finally:
+        for each in held:
+            each.close()
+
+
+@dataclass
+class Server:
+    """A running server process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def log_tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+    def check_alive(self) -> None:
+        code = self.process.poll()
+        if code is not None:
+            raise ServerFailed(f"{self.name} ended with code {code}; its log ends:\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """Ask it to end (it then flushes what it holds); kill it when it does not. Idempotent."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@dataclass
+class Jaeger(Server):
+    """A Jaeger with memory storage."""
+
+    query_port: int
+    query_grpc: str
+    """`host:port` of the gRPC query API."""
+    otlp_grpc: str
+    """`http://host:port`, as OTEL_EXPORTER_OTLP_ENDPOINT takes it."""
+    otlp_http: str
+
+    @property
+    def query_url(self) -> str:
+        return f"http://127.0.0.1:{self.query_port}"
+
+    @property
+    def source(self) -> str:
+        """The address as `grademl` takes it."""
+        return f"jaeger://127.0.0.1:{self.query_port}"
+
+
+@dataclass
+class Collector(Server):
+    """A Collector that runs one of the pipelines of collector-config/."""
+
+    otlp_grpc: str
+    otlp_http: str
+    data: Path
+    """The folder that its files and its queue are in."""
+
+
+def start_jaeger(folder: Path) -> Jaeger:
+    def attempt() -> Jaeger:
+        query, query_grpc, grpc, http = free_ports(4)
+        config = folder / "jaeger.yaml"
+        filled = JAEGER_CONFIG.format(query=query, query_grpc=query_grpc, otlp_grpc=grpc, otlp_http=http)
+        config.write_text(filled, encoding="utf-8")
+        log = folder / "jaeger.log"
+        process = _spawn([str(binary("jaeger")), "--config", str(config)], folder, log)
+        server = Jaeger(
+            name="jaeger",
+            process=process,
+            log=log,
+            query_port=query,
+            query_grpc=f"127.0.0.1:{query_grpc}",
+            otlp_grpc=f"http://127.0.0.1:{grpc}",
+            otlp_http=f"http://127.0.0.1:{http}",
+        )
+        _wait_ready(server, f"{server.query_url}/api/v3/services", [query_grpc, grpc, http])
+        return server
+
+    return _with_fresh_ports(attempt)
+
+
+def start_collector(config: str, folder: Path, environ: Mapping[str, str] | None = None) -> Collector:
+    """Run collector-config/`config` with its listeners on free ports and its data in `folder`."""
+
+    def attempt() -> Collector:
+        grpc, http, health = free_ports(3)
+        data = folder / "data"
+        settings = {
+            "GRADEML_COLLECTOR_GRPC": f"127.0.0.1:{grpc}",
+            "GRADEML_COLLECTOR_HTTP": f"127.0.0.1:{http}",
+            "GRADEML_COLLECTOR_HEALTH": f"127.0.0.1:{health}",
+            "GRADEML_COLLECTOR_DATA": str(data),
+            **(environ or {}),
+        }
+        quiet = folder / "quiet.yaml"
+        quiet.write_text(QUIET, encoding="utf-8")
+        log = folder / "collector.log"
+        command = [str(binary("collector"))]
+        for path in (COLLECTOR_CONFIGS / config, quiet):
+            command += ["--config", str(path)]
+        server = Collector(
+            name=f"collector {config}",
+            process=_spawn(command, folder, log, settings),
+            log=log,
+            otlp_grpc=f"http://127.0.0.1:{grpc}",
+            otlp_http=f"http://127.0.0.1:{http}",
+            data=data,
+        )
+        _wait_ready(server, f"http://127.0.0.1:{health}/", [grpc, http])
+        return server
+
+    return _with_fresh_ports(attempt)
+
+
+@contextmanager
+def stopping(server: Server) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Poll `condition` until it holds; an AssertionError naming `what` when it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not happen within {timeout_s:.0f} s")
+        time.sleep(0.1)
+
+
+def _spawn(
+    command: Sequence[str], folder: Path, log: Path, settings: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    # OTEL_* and GRADEML_* of the caller would configure the server's own telemetry or its pipeline.
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "GRADEML_"))}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env={**environ, **(settings or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C in the terminal is for pytest, which then stops the servers
+        )
+
+
+def _wait_ready(server: Server, url: str, ports: Sequence[int]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not (_answers(url) and all(_accepts(port) for port in ports)):
+        server.check_alive()
+        if time.monotonic() > deadline:
+            server.stop()
+            raise ServerFailed(f"{server.name} not ready in {START_TIMEOUT_S:.0f} s:\n{server.log_tail()}")
+        time.sleep(0.1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _with_fresh_ports(attempt: Callable[[], S]) -> S:
+    """Between finding a port free and a server's binding it, another process may take it: try again."""
+    for left in reversed(range(PORT_ATTEMPTS)):
+        try:
+            return attempt()
+        except ServerFailed as error:
+            if left == 0 or "address already in use" not in str(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+QUIET = """\
+service:
+  telemetry:
+    metrics:
+      level: none
+"""
+
+JAEGER_CONFIG = """\
+service:
+  extensions: [jaeger_storage, jaeger_query]
+  pipelines:
+    traces:
+      receivers: [otlp]
+      exporters: [jaeger_storage_exporter]
+  telemetry:
+    metrics:
+      level: none
+extensions:
+  jaeger_query:
+    storage:
+      traces: memory
+    http:
+      endpoint: 127.0.0.1:{query}
+    grpc:
+      endpoint: 127.0.0.1:{query_grpc}
+  jaeger_storage:
+    backends:
+      memory:
+        memory:
+          max_traces: 100000
+receivers:
+  otlp:
+    protocols:
+      grpc:
+        endpoint: 127.0.0.1:{otlp_grpc}
+      http:
+        endpoint: 127.0.0.1:{otlp_http}
+exporters:
+  jaeger_storage_exporter:
+    trace_storage: memory
+"""
