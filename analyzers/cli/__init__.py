@@ -1,1 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command `grademl`. Importable, and clear about what to install, without the analyzer's packages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NoReturn
+
+EXTRA_PACKAGES: Final = frozenset({"click", "msgspec", "networkx", "numpy", "requests", "rich", "urllib3"})
+"""Import names that the extra `analyzer` brings."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with one of the codes of docs/commands.md."""
+    try:
+        from grademl_otel.analyzers.cli.app import run
+    except ModuleNotFoundError as error:
+        line = missing_package(error)
+        if line is None:
+            raise
+        print(f"grademl: {line}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(run(sys.argv[1:]))
+
+
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Return what to install when ``error`` is about a package of the extra; None when it is a bug of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRA_PACKAGES:
+        return None
+    return f"the analyzer needs {package}; run: pip install 'grademl-otel[analyzer]'"

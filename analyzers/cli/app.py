@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a function from arguments to an exit code; nothing here ends in a traceback unasked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from grademl_otel.analyzers import errors
+from grademl_otel.analyzers.cli import missing_package
+from grademl_otel.analyzers.cli.commands import grademl
+from grademl_otel.analyzers.cli.output import Outcome, deliver
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code (docs/commands.md); one line on stderr for each failure."""
+    debug = "--debug" in argv
+    try:
+        result = grademl.main(args=list(argv), prog_name="grademl", standalone_mode=False)
+        if isinstance(result, Outcome):
+            deliver(result)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else errors.EXIT_OK
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", errors.EXIT_INTERRUPTED, debug)
+    except click.ClickException as error:
+        return _fail(error.format_message(), errors.EXIT_USAGE, debug)
+    except errors.GrademlError as error:
+        return _fail(str(error), error.exit_code, debug)
+    except ModuleNotFoundError as error:
+        line = missing_package(error)
+        return _bug(error, debug) if line is None else _fail(line, errors.EXIT_USAGE, debug)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            return _quiet()
+        return _bug(error, debug)
+    except SystemExit:  # click's own answer to a closed pipe while it prints help
+        return _quiet()
+    except Exception as error:
+        return _bug(error, debug)
+
+
+def _fail(line: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"grademl: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _bug(error: Exception, debug: bool) -> int:
+    what = f"{type(error).__name__}: {error}".strip()
+    if len(what) > 300:
+        what = what[:300] + "..."
+    hint = "" if debug else "; run the same command with --debug and report what it prints"
+    return _fail(f"this is a bug in grademl ({what}){hint}", errors.EXIT_BUG, debug)
+
+
+def _quiet() -> int:
+    """Return success for a reader that closed the pipe; what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return errors.EXIT_OK

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands: each turns its options into a query, asks `api`, and writes the answer in the wanted format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from grademl_otel.analyzers import api
+from grademl_otel.analyzers.cli.groups import DefaultGroup
+from grademl_otel.analyzers.cli.options import (
+    BY,
+    Style,
+    output_options,
+    selection_options,
+    source_options,
+    take_query,
+    take_style,
+    time_options,
+)
+from grademl_otel.analyzers.cli.output import Outcome
+from grademl_otel.analyzers.errors import IncompleteError, UsageError
+from grademl_otel.analyzers.report.document import CriticalPathDocument, Document, to_json, to_json_lines
+from grademl_otel.version import __version__
+
+
+@click.group(cls=DefaultGroup, default="report", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="grademl %(version)s")
+def grademl() -> None:
+    """Say why a machine-learning job is slow, from its OpenTelemetry traces.
+
+    SOURCE is a file, a run's folder, a folder of runs, a glob, - (standard input), jaeger://host[:16686], or an
+    http(s) address. Without it: $GRADEML_SOURCE, then ./grademl-runs. Without a command: report.
+    """
+
+
+@grademl.command()
+@source_options
+@selection_options
+@time_options
+@output_options("text", "json", "markdown")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="At most N sections of the path, the longest.")
+def report(**options: Any) -> Outcome:
+    """Verdict, where the time went, findings, critical path (the default command)."""
+    style, top = take_style(options), options.pop("top")
+    document = api.answer_report(take_query(options), top=top)
+    return _outcome(document, style)
+
+
+@grademl.command()
+@source_options
+@time_options
+@output_options("text", "json", "jsonl", "csv", "markdown")
+def runs(**options: Any) -> Outcome:
+    """List runs and attempts, and the services of other traces."""
+    style = take_style(options)
+    return _outcome(api.answer_runs(take_query(options)), style)
+
+
+@grademl.command("critical-path")
+@source_options
+@selection_options
+@time_options
+@output_options("text", "json", "jsonl", "csv", "markdown")
+@click.option("--by", type=click.Choice(BY), default="phase", show_default=True, help="Key to add the path up by.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="At most N keys and sections, the longest.")
+@click.option("--per-trace", is_flag=True, help="One answer for each trace, as JSON lines.")
+def critical_path(**options: Any) -> Outcome:
+    """The chain of activities that set the duration (alias: path)."""
+    per_trace, by, top = options.pop("per_trace"), options.pop("by"), options.pop("top")
+    if per_trace and options["format_"] is None:
+        options["format_"] = "json" if options["as_json"] else "jsonl"
+    style = take_style(options)
+    if per_trace and style.format not in ("json", "jsonl"):
+        raise UsageError(f"--per-trace writes JSON lines; it has no {style.format} form")
+    query = take_query(options)
+    if per_trace:
+        documents = api.answer_per_trace(query, by=by, top=top)
+        text = "\n".join(to_json(document, indent=False) for document in documents)
+        return Outcome(text, style.output, _strictness(documents, style))
+    return _outcome(api.answer_critical_path(query, by=by, top=top), style, by)
+
+
+grademl.add_alias("path", "critical-path")
+
+
+def _outcome(document: Document, style: Style, by: str | None = None) -> Outcome:
+    if style.format == "json":
+        text = to_json(document)
+    elif style.format == "jsonl":
+        text = to_json_lines(document)
+    elif style.format in ("csv", "markdown"):
+        from grademl_otel.analyzers.report import tables
+
+        text = tables.write(document, style.format, by)
+    else:
+        from grademl_otel.analyzers.report import text as plain
+
+        text = plain.render(document, by=by, color=None if style.output is None and not style.no_color else False)
+    documents = [document] if isinstance(document, CriticalPathDocument) else []
+    return Outcome(text, style.output, _strictness(documents, style))
+
+
+def _strictness(documents: list[CriticalPathDocument], style: Style) -> IncompleteError | None:
+    if style.strict and any(document.completeness.verdict == "incomplete" for document in documents):
+        return IncompleteError("the data are incomplete; `grademl` without --strict says what is missing")
+    return None

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share, and the query and the style they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+
+from grademl_otel.analyzers.cli import parse
+from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.query import Query
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+BY: Final = ("phase", "rank", "lane", "operation", "section")
+
+_SOURCE: Final = (
+    click.argument("source", required=False, metavar="[SOURCE]"),
+    click.option("--header", "headers", multiple=True, type=parse.Parsed("K=V", parse.header), metavar="K=V",
+                 help="HTTP header to send to the source; repeatable. Also $GRADEML_HEADERS."),
+    click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
+                 help="Seconds to wait for a server's answer."),
+    click.option("--max-spans", type=click.IntRange(min=1), metavar="N", help="Read at most about N spans."),
+)  # fmt: skip
+_TIME: Final = (
+    click.option("--service", metavar="S", help="Only spans of this service."),
+    click.option("--since", type=parse.Parsed("DURATION", parse.duration_ns), metavar="1h",
+                 help="Only what began this long ago or later."),
+    click.option("--from", "start", type=parse.Parsed("TIME", parse.time_ns), metavar="T",
+                 help="Only what began at T or later (ISO 8601 or Unix seconds)."),
+    click.option("--to", "end", type=parse.Parsed("TIME", parse.time_ns), metavar="T",
+                 help="Only what began before T."),
+)  # fmt: skip
+_SELECTION: Final = (
+    click.option("--run", metavar="ID|latest", help="Run to analyze: its id or the first digits of it."),
+    click.option("--attempt", metavar="N|last", help="Attempt of the run; the last by default."),
+    click.option("--trace", "traces", multiple=True, metavar="ID", help="Analyze this trace; repeatable."),
+    click.option("--operation", metavar="O", help="Only traces with this operation."),
+    click.option("--ranks", type=parse.Parsed("RANKS", parse.ranks), metavar="0-3,7", help="Only these ranks."),
+    click.option("--steps", type=parse.Parsed("STEPS", parse.steps), metavar="100:200|last:500|all",
+                 help="Only these training steps."),
+    click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", parse.tolerance),
+                 metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
+)  # fmt: skip
+_COMMON: Final = (
+    click.option("-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."),
+    click.option("--no-color", is_flag=True, help="No colours. Also $NO_COLOR."),
+    click.option("--strict", is_flag=True, help="Exit with 4 when the data are incomplete."),
+    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+)
+
+
+def source_options(command: Command) -> Command:
+    """Add SOURCE and how to read it."""
+    return _apply(_SOURCE, command)
+
+
+def time_options(command: Command) -> Command:
+    """Add the choice by service and time, which every command has."""
+    return _apply(_TIME, command)
+
+
+def selection_options(command: Command) -> Command:
+    """Add the choice of a run, an attempt, traces, ranks and steps."""
+    return _apply(_SELECTION, command)
+
+
+def output_options(*formats: str) -> Callable[[Command], Command]:
+    """Add the choice of a format, of a file, and how strict to be."""
+
+    def decorate(command: Command) -> Command:
+        shared = (
+            click.option("-f", "--format", "format_", type=click.Choice(formats), help="Format of the answer."),
+            click.option("--json", "as_json", is_flag=True, help="The same as -f json."),
+            *_COMMON,
+        )
+        return _apply(shared, command)
+
+    return decorate
+
+
+def _apply(decorators: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to write the answer, from the options of `output_options`."""
+
+    format: str
+    output: str | None
+    no_color: bool
+    strict: bool
+
+
+def take_style(options: dict[str, Any]) -> Style:
+    """Remove the output options from ``options`` and return them as one value."""
+    chosen: str | None = options.pop("format_")
+    if options.pop("as_json"):
+        if chosen not in (None, "json"):
+            raise UsageError(f"--json and -f {chosen} contradict each other; give one of them")
+        chosen = "json"
+    options.pop("debug")
+    return Style(chosen or "text", options.pop("output"), options.pop("no_color"), options.pop("strict"))
+
+
+def take_query(options: dict[str, Any]) -> Query:
+    """Return the rest of ``options`` as a query."""
+    attempt = options.pop("attempt", None)
+    run = options.pop("run", None)
+    return Query.of(
+        options.pop("source"),
+        run=None if run == "latest" else run,
+        attempt=_attempt(attempt),
+        headers=dict(options.pop("headers")),
+        **options,
+    )
+
+
+def _attempt(text: str | None) -> int | None:
+    if text in (None, "last"):
+        return None
+    if not text.isdigit() or len(text) > 9:
+        raise UsageError(f"--attempt {text}: give a number or 'last'")
+    return int(text)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of options that need more than a number: times, durations, ranks, steps, headers, tolerances."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import click
+
+from grademl_otel.analyzers.selection import StepRange
+
+_UNIT_NS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "d": 86_400_000_000_000,
+}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h|d)")
+_MAX_RANKS: Final = 1_000_000
+
+
+def duration_ns(text: str) -> int:
+    """Return ``1h``, ``15m``, ``2.5s``, ``50us`` in ns; ValueError when it is none of these."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration such as 30s, 15m, 1h or 2d")
+    return round(float(match[1]) * _UNIT_NS[match[2]])
+
+
+def time_ns(text: str) -> int:
+    """Return a time given as ISO 8601 (local when it names no zone) or in Unix seconds, in Unix ns."""
+    if re.fullmatch(r"\d{9,11}(\.\d+)?", text.strip()):
+        whole, _, fraction = text.strip().partition(".")
+        return int(whole) * 1_000_000_000 + int((fraction + "000000000")[:9])
+    try:
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time such as 2026-12-01T10:33 or Unix seconds") from None
+    whole_us = moment.astimezone(timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (whole_us.days * 86_400 + whole_us.seconds) * 1_000_000_000 + whole_us.microseconds * 1_000
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """Return the ranks of a list such as ``0-3,7``, sorted."""
+    chosen: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is not a list of ranks such as 0-3,7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last > _MAX_RANKS:
+            raise ValueError(f"{part.strip()!r} is not a range of ranks")
+        chosen.update(range(first, last + 1))
+    return tuple(sorted(chosen))
+
+
+def steps(text: str) -> StepRange | None:
+    """Return the steps of ``100:200`` (the end excluded; either may be absent), ``last:500`` or ``all`` (None)."""
+    if text.strip() == "all":
+        return None
+    if match := re.fullmatch(r"last:(\d{1,12})", text.strip()):
+        return StepRange(last=int(match[1]))
+    if match := re.fullmatch(r"(\d{1,12})?:(\d{1,12})?", text.strip()):
+        first, end = (int(group) if group else None for group in match.groups())
+        if first is None or end is None or first < end:
+            return StepRange(first=first or 0, end=end)
+    raise ValueError(f"{text!r} is not a range of steps such as 100:200, last:500 or all")
+
+
+def header(text: str) -> tuple[str, str]:
+    """Return the name and the value of ``K=V``. The value never appears in the message."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) or re.search(r"[\r\n]", value):
+        raise ValueError("a header has the form NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def tolerance(text: str) -> float | int:
+    """Return ``1%`` as the fraction 0.01 (float), ``0`` or ``50us`` as ns (int)."""
+    if match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*%", text.strip()):
+        return float(match[1]) / 100
+    return 0 if text.strip() == "0" else duration_ns(text)
+
+
+class Parsed(click.ParamType):
+    """A click type made of one of the functions above."""
+
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The computation sets the pace: data arrives in time, and one phase of the step takes most of it.
+
+This is a verdict of absence ("the loader is not the limit"), so it needs as many steps as a critical finding.
+It promises no gain: what a cheaper phase would bring is for the replay to say.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grademl_otel.analyzers.diagnosis.facts import OTHER, StepFacts, step_facts
+from grademl_otel.analyzers.diagnosis.finding import (
+    CONFIDENT_STEPS,
+    INFO,
+    WARN_SHARE,
+    Evidence,
+    Finding,
+    Judgement,
+    Verdict,
+    Where,
+)
+from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.units import milliseconds, percent
+
+RULE: Final = "compute.bound"
+
+
+def judge(run: Run) -> Judgement:
+    """Conclude that computing sets the pace when no rank with enough steps waits for data."""
+    facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
+    if not facts or any(steps.n < CONFIDENT_STEPS or steps.wait_share >= WARN_SHARE for steps in facts):
+        return Judgement([], [])
+    slowest = max(facts, key=lambda steps: steps.step_ns)
+    phase = slowest.busiest
+    share = slowest.compute_ns[phase] / slowest.step_ns
+    finding = Finding(
+        id=RULE,
+        severity=INFO,
+        where=Where([steps.rank for steps in facts]),
+        evidence=[
+            Evidence("data.wait.share", max(steps.wait_share for steps in facts), WARN_SHARE, "1", slowest.n),
+            Evidence(f"{phase}.share", share, None, "1", slowest.n),
+        ],
+        fix=_fixes(slowest, phase),
+        gain=None,
+    )
+    return Judgement([finding], [], Verdict(RULE, INFO, _sentences(slowest, phase, share)))
+
+
+def _fixes(steps: StepFacts, phase: str) -> list[str]:
+    took = milliseconds(steps.compute_ns[phase])
+    if phase == OTHER:
+        return [f"look at the Python between the phases of a step ({took} a step): logging, metrics, copies"]
+    return [
+        f"look into {phase} ({took} a step) with torch.profiler",
+        f"leave the loader: without any data wait the step would be {percent(steps.wait_share)} shorter at most",
+    ]
+
+
+def _sentences(steps: StepFacts, phase: str, share: float) -> list[str]:
+    what = "Python between the phases" if phase == OTHER else phase
+    return [
+        f"The computation sets the pace: {what} takes {percent(share)} of each step.",
+        f"Data arrives in time (the trainer waits for it {percent(steps.wait_share)} of the step);"
+        " a faster loader would not help.",
+    ]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the rules over a run and pick the sentence that the report opens with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.diagnosis import compute, loader
+from grademl_otel.analyzers.diagnosis.facts import step_facts
+from grademl_otel.analyzers.diagnosis.finding import (
+    CONFIDENT_STEPS,
+    CRITICAL,
+    INFO,
+    WARN_SHARE,
+    WARNING,
+    Abstained,
+    Judgement,
+    Verdict,
+)
+from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.units import count, percent
+
+RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (loader.judge, compute.judge)
+_ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
+
+
+def diagnose(run: Run) -> Judgement:
+    """Judge ``run`` by every rule: its findings, the worst first, what was not judged, and one verdict."""
+    judgements = [rule(run) for rule in RULES]
+    findings = sorted((f for j in judgements for f in j.findings), key=lambda f: _ORDER[f.severity])
+    abstained = [a for j in judgements for a in j.abstained]
+    verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}
+    verdict = verdicts[findings[0].id] if findings else _no_finding(run, abstained)
+    return Judgement(findings, [*_too_few(run), *abstained, *_unobserved(run)], verdict)
+
+
+def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
+    facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
+    if not facts:
+        trained = count_training_steps(run)
+        if not trained:
+            return Verdict("no_steps", None, ["No training step was recorded, so there is no step to judge."])
+        return Verdict("few_steps", None, [f"Too few steps to judge ({count(trained, 'step')}, all of them warm-up)."])
+    few = min(steps.n for steps in facts)
+    if few < CONFIDENT_STEPS:
+        return Verdict(
+            "few_steps",
+            None,
+            [f"Too few steps to judge: {count(few, 'steady step')}, {CONFIDENT_STEPS} are needed."],
+        )
+    worst = max(facts, key=lambda steps: steps.wait_share)
+    if worst.wait_share >= WARN_SHARE:
+        because = abstained[0].missing if abstained else "its cause was not recorded"
+        return Verdict(
+            "unknown",
+            None,
+            [f"The trainer waits for data {percent(worst.wait_share)} of each step; why is not known.", f"{because}."],
+        )
+    return Verdict("none", None, ["Nothing stands out in the steady step."])
+
+
+def count_training_steps(run: Run) -> int:
+    """Return the number of complete training steps of the rank that has most of them."""
+    training = (run.steps.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
+    ranks = run.steps.rank[training]
+    return int(np.unique(ranks, return_counts=True)[1].max()) if len(ranks) else 0
+
+
+def _too_few(run: Run) -> list[Abstained]:
+    """Return the abstention that stands in place of `none` when a rank has too few steady steps."""
+    steps = [facts.n if (facts := step_facts(run, rank)) is not None else 0 for rank in run.ranks]
+    few = min(steps, default=0)
+    if few >= CONFIDENT_STEPS:
+        return []
+    return [
+        Abstained(
+            loader.RULE,
+            f"too few steps ({few})",
+            f"train for at least {CONFIDENT_STEPS} steps after the warm-up",
+        )
+    ]
+
+
+def _unobserved(run: Run) -> list[Abstained]:
+    """Return what no run recorded by this version can tell."""
+    abstained = [
+        Abstained(
+            "input.storage",
+            "no disk counters are recorded",
+            "run the script twice in a row: if the second run's fetches are faster, storage is the cause",
+        )
+    ]
+    if len(run.ranks) > 1:
+        abstained.append(
+            Abstained(
+                "ranks.straggler",
+                "no collectives are recorded, so who waited for whom is not known",
+                "compare the ranks' steps: grademl critical-path --by rank",
+            )
+        )
+    return abstained

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules look at: one rank's steady steps, and what its data loader did in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.graph.budget import steady_mask
+from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.run import Run, StepTable
+
+OTHER = "other"
+"""Time of a step in none of its phases: Python between them."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """Means over one rank's steady steps, in ns a step."""
+
+    rank: int
+    n: int
+    step_ns: float
+    wait_ns: float
+    """Time the main thread was inside `data.wait`."""
+    compute_ns: dict[str, float]
+    """Every other phase of the main lane, and `other`; with `wait_ns` they sum to `step_ns`."""
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait_ns / self.step_ns if self.step_ns else 0.0
+
+    @property
+    def busiest(self) -> str:
+        """The phase, other than the wait, that takes most of the step."""
+        return max(self.compute_ns, key=lambda phase: self.compute_ns[phase])
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """What the loader that feeds the training steps did, over the steady steps of one rank."""
+
+    workers: int
+    """0 when batches are made inside `data.wait`."""
+    make_ns: float
+    """Mean time to make the batches of one step (fetch and collate), in ns of one worker."""
+    batch_p50_ns: float
+    """Median time to make one batch."""
+    n_made: int
+    """Steps whose batches have a recorded making."""
+    empty: int
+    """Steps in which the batch was not ready when the main thread asked for it."""
+    n_asked: int
+    """Steps for which that can be told: one wait, one batch."""
+    busy_share: float
+    """Part of the workers' time in which they were making batches, 0 to 1."""
+
+    @property
+    def empty_share(self) -> float:
+        return self.empty / self.n_asked if self.n_asked else 0.0
+
+
+def step_facts(run: Run, rank: int) -> StepFacts | None:
+    """Return the means of ``rank``'s steady steps; None when it has none."""
+    rows = _steady_rows(run, rank)
+    if not len(rows):
+        return None
+    step = rows.end - rows.start
+    phases = {name: busy for name, busy in rows.busy.items() if name not in sc.WORKER_PHASES and busy.any()}
+    wait = phases.pop(sc.DATA_WAIT, np.zeros_like(step))
+    nested = {sc.RECOMPUTE}  # lies in `backward`; counted once
+    compute = {name: float(busy.mean()) for name, busy in phases.items() if name not in nested}
+    rest = float(step.mean() - wait.mean()) - sum(compute.values())
+    compute[OTHER] = max(0.0, rest)
+    return StepFacts(rank, len(rows), float(step.mean()), float(wait.mean()), compute)
+
+
+def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
+    """Return what the training loader did in ``rank``'s steady steps.
+
+    The first batch of each pass is left out: it waits for the workers to start, which is another cause.
+    None when no step consumed a batch of a loader, or no making of a batch was recorded.
+    """
+    rows = _steady_rows(run, rank)
+    rows = rows.where((rows.item_loader >= 0) & (rows.item_batch > 0))
+    if not len(rows):
+        return None
+    ids, counts = np.unique(rows.item_loader, return_counts=True)
+    loader_id = int(ids[counts.argmax()])
+    rows = rows.where(rows.item_loader == loader_id)
+    zeros: IntArray = np.zeros(len(rows), dtype=np.int64)
+    made = sum((rows.busy.get(phase, zeros) for phase in sc.WORKER_PHASES), start=zeros)
+    batches = rows.count.get(sc.DATA_FETCH, zeros)
+    known = batches > 0
+    if not known.any():
+        return None
+    loader = run.loaders.get(loader_id)
+    workers = loader.workers if loader is not None else int(rows.item_worker.max()) + 1
+    empty, asked = _queue(rows, zeros) if workers else (0, 0)
+    wall = int((rows.end - rows.start)[known].sum()) * max(1, workers)
+    return LoaderFacts(
+        workers=workers,
+        make_ns=float(made[known].mean()),
+        batch_p50_ns=float(np.median(made[known] / batches[known])),
+        n_made=int(known.sum()),
+        empty=empty,
+        n_asked=asked,
+        busy_share=min(1.0, int(made[known].sum()) / wall) if wall else 0.0,
+    )
+
+
+def _steady_rows(run: Run, rank: int) -> StepTable:
+    return run.steps.where(steady_mask(run) & (run.steps.rank == rank))
+
+
+def _queue(rows: StepTable, zeros: IntArray) -> tuple[int, int]:
+    """Return in how many steps the batch was not ready when asked for, and for how many that can be told."""
+    one = np.ones(len(rows), dtype=bool)
+    ready = np.zeros_like(zeros)
+    for phase in sc.WORKER_PHASES:
+        count = rows.count.get(phase, zeros)
+        one &= count == 1 if phase == sc.DATA_FETCH else count <= 1
+        ready = np.where(count == 1, np.maximum(ready, rows.first.get(phase, zeros) + rows.busy.get(phase, zeros)), ready)
+    one &= rows.count.get(sc.DATA_WAIT, zeros) == 1
+    asked = rows.first.get(sc.DATA_WAIT, zeros)
+    return int(np.count_nonzero(one & (ready > asked))), int(np.count_nonzero(one))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One question to the analyzer: which source, how to read it, and which part of it to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.selection import StepRange
+
+
+@dataclass(frozen=True)
+class Query:
+    """The options of every command, with the meaning that docs/commands.md gives them. Times in Unix ns."""
+
+    source: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    max_spans: int | None = None
+    run: str | None = None
+    """Id of a run, or its first digits; None for the latest."""
+    attempt: int | None = None
+    traces: tuple[str, ...] = ()
+    service: str | None = None
+    operation: str | None = None
+    since: int | None = None
+    """A duration in ns before now."""
+    start: int | None = None
+    end: int | None = None
+    ranks: tuple[int, ...] | None = None
+    steps: StepRange | None = None
+    tolerance: float | int | None = None
+    """Overlap of siblings of one lane to be cut: a fraction of the parent (float), or ns (int); None for the default."""
+
+    @staticmethod
+    def of(source: str | None, *, traces: Sequence[str] = (), **options: object) -> Query:
+        """Return the query of these options; UsageError when they contradict each other."""
+        query = Query(source, traces=tuple(traces), **options)  # type: ignore[arg-type]
+        if query.since is not None and (query.start is not None or query.end is not None):
+            raise UsageError("--since and --from/--to contradict each other; give one of them")
+        if query.start is not None and query.end is not None and query.start >= query.end:
+            raise UsageError("--from must lie before --to")
+        if query.traces and (query.run is not None or query.ranks is not None or query.steps is not None):
+            raise UsageError("--trace selects a trace, --run, --ranks and --steps a part of a run; give one of them")
+        return query

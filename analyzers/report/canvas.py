@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all screens draw with: a console of a known width, labelled paragraphs, tables, bars.
+
+Names come from telemetry and are not trusted: they are never read as markup, and lose their control characters.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+PLAIN_WIDTH: Final = 110
+"""Columns when the output is not a terminal."""
+MIN_WIDTH: Final = 40
+LABEL_WIDTH: Final = 9
+BAR_WIDTH: Final = 22
+
+
+class Canvas:
+    """Collects the lines of one screen. ``color`` None means: where standard output is a terminal that likes it."""
+
+    def __init__(self, color: bool | None = None, width: int | None = None) -> None:
+        terminal = sys.stdout.isatty()
+        wanted = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        if width is None:
+            width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if terminal else PLAIN_WIDTH
+        self.width = max(MIN_WIDTH, width)
+        colored = wanted if color is None else color
+        self._file = StringIO()
+        self._console = Console(
+            file=self._file,
+            width=self.width,
+            force_terminal=colored,
+            color_system="standard" if colored else None,
+            no_color=not colored,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            legacy_windows=False,
+        )
+
+    def line(self, *parts: str | Text, label: str = "", style: str = "") -> None:
+        """Write a paragraph; with a label its lines stand in a column of their own."""
+        text = Text.assemble(*(part if isinstance(part, Text) else clean(part) for part in parts))
+        if not label:
+            self._console.print(text)
+            return
+        grid = Table.grid(padding=0)
+        grid.add_column(width=LABEL_WIDTH)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(label, style=style), text)
+        self._console.print(grid)
+
+    def verbatim(self, text: str) -> None:
+        """Write one line as it is, never wrapped: a command to copy."""
+        self._console.print(Text(clean(text)), soft_wrap=True)
+
+    def blank(self) -> None:
+        self._console.print()
+
+    def tables(self, tables: Sequence[Table], indent: int = 0) -> None:
+        """Write tables side by side where they fit, else one below the other."""
+        widths = [self._console.measure(table).maximum for table in tables]
+        if len(tables) > 1 and sum(widths) + 4 * (len(tables) - 1) + indent <= self.width:
+            row = Table.grid(padding=(0, 4, 0, 0))
+            for width in widths:
+                row.add_column(width=width)
+            row.add_row(*tables)
+            self._console.print(Padding(row, (0, 0, 0, indent), expand=False))
+            return
+        for number, table in enumerate(tables):
+            if number:
+                self.blank()
+            self._console.print(Padding(table, (0, 0, 0, indent), expand=False))
+
+    def text(self) -> str:
+        """Return all that was written, without spaces at the ends of lines."""
+        return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
+
+
+def table(
+    title: str, columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str | Text]], header: bool = False
+) -> Table:
+    """Return a table without lines; each column is a heading and ``left`` or ``right``."""
+    grid = Table(
+        title=Text(clean(title), style="bold") if title else None,
+        title_justify="left",
+        show_header=header,
+        header_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+    )
+    for heading, side in columns:
+        grid.add_column(Text(heading), justify="right" if side == "right" else "left", no_wrap=side == "right")
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
+    return grid
+
+
+def bar(share: float, width: int = BAR_WIDTH) -> str:
+    """Return a bar of ``#`` whose full width is a share of 1; nothing below half a character."""
+    return "#" * min(width, max(0, round(share * width)))
+
+
+def clean(text: str) -> str:
+    """Return ``text`` with every character that could move the cursor or change colours shown as ``?``."""
+    return "".join(character if character.isprintable() else "?" for character in text)

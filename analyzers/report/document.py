@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers as data: what `--json` prints, and what the text is made from, so that the two cannot differ.
+
+Times are integers in ns relative to `Window.origin_unix_ns`, a string, since epoch ns exceed 2^53. Sections and
+what was omitted sum to the path's total and to the wall time exactly; per rank the lane budget sums to the wall
+time exactly. What is not known is null, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from grademl_otel.analyzers.diagnosis.finding import Abstained, Finding, Verdict
+
+CRITICAL_PATH_SCHEMA: Final = "grademl.critical_path/1"
+REPORT_SCHEMA: Final = "grademl.report/1"
+RUNS_SCHEMA: Final = "grademl.runs/1"
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What was read. The run's fields are null when no span of ours was found."""
+
+    uri: str
+    run: str | None
+    attempt: int | None
+    fit: int | None
+    """Number of the fit within the run; 0 while fits are not told apart."""
+    traces: int
+
+
+@dataclass(frozen=True)
+class SpanCounts:
+    expected: int | None
+    received: int
+
+
+@dataclass(frozen=True)
+class RankCounts:
+    expected: int | None
+    present: list[int]
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    expected: int | None
+    measured: int
+    detailed_all_ranks: int
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    host: str
+    offset_ns: int
+    error_ns: int
+    applied: bool
+
+
+@dataclass(frozen=True)
+class Tracer:
+    dropped: int | None
+    cost_fraction: float | None
+
+
+@dataclass(frozen=True)
+class CompletenessInfo:
+    """The verdict that precedes every answer."""
+
+    verdict: str
+    spans: SpanCounts
+    ranks: RankCounts
+    steps: StepCounts
+    orphans: int
+    roots: int
+    windows_missing: list[int]
+    partial_traces: list[str]
+    conflicts: list[str]
+    clipped_ns: int
+    overlap_ns: int
+    clocks: list[ClockOffset]
+    tracer: Tracer
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """Training steps of the window; null when there are none."""
+
+    first: int | None
+    last: int | None
+    warmup_excluded: int
+
+
+@dataclass(frozen=True)
+class Window:
+    origin_unix_ns: str
+    wall_ns: int
+    steps: StepWindow
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    p50: int
+    p95: int
+
+
+@dataclass(frozen=True)
+class BudgetEntry:
+    """One piece of a rank's main lane; the pieces of a rank tile its wall time."""
+
+    rank: int
+    phase: str
+    ns: int
+    share: float
+    per_step_ns: Percentiles | None
+
+
+@dataclass(frozen=True)
+class SpanIds:
+    trace_id: str
+    span_id: str
+
+
+@dataclass(frozen=True)
+class Edge:
+    edge: str
+    evidence: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class SectionEntry:
+    """One piece of the critical path; `span` is null for activities that come from a table."""
+
+    start_ns: int
+    end_ns: int
+    phase: str
+    kind: str
+    rank: int | None
+    lane: str
+    step: int | None
+    item: str | None
+    span: SpanIds | None
+    entered_by: Edge
+
+
+@dataclass(frozen=True)
+class Omitted:
+    sections: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class PathInfo:
+    total_ns: int
+    sections: list[SectionEntry]
+    omitted: Omitted
+
+
+@dataclass(frozen=True)
+class PopulationEntry:
+    """One key over many traces: its section time per trace, in ns, and as a share of all section time."""
+
+    key: str
+    service: str
+    operation: str
+    traces: int
+    """Traces on whose path the key is."""
+    path_ns: int
+    share: float
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    tail_minus_median_ns: int
+    """Mean of the slowest 5 % of the traces minus mean of the middle tenth."""
+
+
+@dataclass(frozen=True)
+class PopulationInfo:
+    """Stands in place of the sections when several traces are analysed together."""
+
+    total_ns: int
+    population: list[PopulationEntry]
+    omitted: Omitted
+
+
+@dataclass(frozen=True)
+class SummaryEntry:
+    """One key of the path; slack and drag are null where they are not defined."""
+
+    key: str
+    path_ns: int
+    path_share: float
+    blocked_ns: int | None
+    total_ns: int | None
+    slack_ns: int | None
+    drag_ns: int | None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """How well the replay reproduces the run."""
+
+    step_error: dict[str, float]
+    wait_error: float
+    usable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalPathDocument:
+    """Schema `grademl.critical_path/1`."""
+
+    schema: str = CRITICAL_PATH_SCHEMA
+    source: SourceInfo
+    completeness: CompletenessInfo
+    window: Window
+    lane_budget: list[BudgetEntry]
+    path: PathInfo | PopulationInfo
+    summary: list[SummaryEntry]
+    findings: list[Finding]
+    abstained: list[Abstained]
+    replay: Replay | None
+    """Null: there is no replay yet."""
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    loader: int
+    workers: int
+    prefetch: int | None
+    batch_size: int | None
+    persistent: bool
+
+
+@dataclass(frozen=True)
+class EndedInfo:
+    """How one rank's process ended; `last_mark_ns` counts from the window's origin."""
+
+    rank: int
+    how: str
+    last_step: int | None
+    last_mark_ns: int
+    open_phase: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    script: str
+    device: str | None
+    ranks: int
+    epochs: int
+    steps: int
+    eval_steps: int
+    loaders: list[LoaderInfo]
+    ended: list[EndedInfo]
+
+
+@dataclass(frozen=True)
+class PhaseShare:
+    """A phase of the steady step; `within` names the phase that it is a part of, else null."""
+
+    phase: str
+    share: float
+    mean_ns: int
+    p50_ns: int
+    p95_ns: int
+    within: str | None
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """The steady training step over all ranks; `few` when there are too few of them to rely on."""
+
+    n: int
+    few: bool
+    p50_ns: int
+    p95_ns: int
+    phases: list[PhaseShare]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportDocument(CriticalPathDocument):
+    """Schema `grademl.report/1`: the critical path's document and what the report says beside it."""
+
+    schema: str = REPORT_SCHEMA
+    run: RunInfo | None
+    verdict: Verdict | None
+    step: StepInfo | None
+    incomplete_because: list[str]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    run: str
+    attempt: int
+    fit: int
+    script: str
+    service: str
+    start_unix_ns: str
+    wall_ns: int
+    ranks: int
+    steps: int
+    ended: str
+    path: str | None
+
+
+@dataclass(frozen=True)
+class ServiceEntry:
+    """A service whose spans belong to no run of ours."""
+
+    service: str
+    traces: int
+    spans: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsDocument:
+    """Schema `grademl.runs/1`."""
+
+    schema: str = RUNS_SCHEMA
+    source: dict[str, str] = field(default_factory=dict)
+    runs: list[RunEntry]
+    services: list[ServiceEntry]
+
+
+Document = CriticalPathDocument | RunsDocument
+
+
+def to_dict(document: Document) -> dict[str, Any]:
+    """Return ``document`` as plain dicts, lists, numbers and strings."""
+    plain: dict[str, Any] = msgspec.to_builtins(document)
+    return plain
+
+
+def to_json(document: Document, *, indent: bool = True) -> str:
+    """Return ``document`` as JSON text without a final newline; one line when not indented."""
+    encoded: bytes = msgspec.json.encode(document)
+    return (msgspec.json.format(encoded, indent=2) if indent else encoded).decode()
+
+
+def to_json_lines(document: Document) -> str:
+    """Return JSON text of one line for each answer: the document itself, or each run and service of a list."""
+    if isinstance(document, RunsDocument):
+        entries: list[Any] = [*document.runs, *document.services]
+        return "\n".join(msgspec.json.encode(entry).decode() for entry in entries)
+    return to_json(document, indent=False)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer as text for people: which screen shows which document."""
+
+from __future__ import annotations
+
+from grademl_otel.analyzers.report.canvas import Canvas
+from grademl_otel.analyzers.report.document import Document, ReportDocument, RunsDocument
+from grademl_otel.analyzers.report.screens import path_screen, report_screen, runs_screen
+
+
+def render(document: Document, *, by: str | None = None, color: bool | None = None, width: int | None = None) -> str:
+    """Return ``document`` as text that ends with a newline.
+
+    ``by`` names the key of a critical path's table. ``color`` and ``width`` default to what standard output is:
+    plain and 110 columns when it is not a terminal.
+    """
+    canvas = Canvas(color, width)
+    if isinstance(document, RunsDocument):
+        runs_screen.draw(canvas, document)
+    elif isinstance(document, ReportDocument):
+        report_screen.draw(canvas, document)
+    else:
+        path_screen.draw(canvas, document, by or "phase")
+    return canvas.text()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of a run: some of its ranks, some of its steps; a run again, so that every analysis works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.errors import NothingFound
+from grademl_otel.analyzers.model.run import Run
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Training steps ``first`` to ``end`` (excluded; None for the last), or the ``last`` so many."""
+
+    first: int = 0
+    end: int | None = None
+    last: int | None = None
+
+
+def select_ranks(run: Run, ranks: Sequence[int]) -> Run:
+    """Return ``run`` as if only ``ranks`` had taken part; NothingFound when none of them did."""
+    kept = [rank for rank in run.ranks if rank in set(ranks)]
+    if not kept:
+        raise NothingFound(f"run {run.run_id}: no such ranks; it has {_listed(run.ranks)}")
+    bounds = {rank: run.rank_bounds[rank] for rank in kept}
+    return replace(
+        run,
+        ranks=kept,
+        start=min(start for start, _ in bounds.values()),
+        end=max(end for _, end in bounds.values()),
+        rank_bounds=bounds,
+        scopes=[scope for scope in run.scopes if scope.rank in bounds],
+        run_spans={rank: ix for rank, ix in run.run_spans.items() if rank in bounds},
+        steps=run.steps.where(np.isin(run.steps.rank, kept)),
+        step_spans={key: ix for key, ix in run.step_spans.items() if key[0] in bounds},
+    )
+
+
+def select_steps(run: Run, chosen: StepRange) -> Run:
+    """Return ``run`` cut, rank by rank, to the time from the first to the last chosen training step.
+
+    Evaluation steps and scopes inside that time stay, cut to it. NothingFound when no step was chosen.
+    """
+    table = run.steps
+    training = (table.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
+    if not training.any():
+        raise NothingFound(f"run {run.run_id}: --steps needs training steps, and it has none")
+    least, most = int(table.step[training].min()), int(table.step[training].max())
+    first = most + 1 - chosen.last if chosen.last is not None else chosen.first
+    end = most + 1 if chosen.end is None else chosen.end
+    mask = training & (table.step >= first) & (table.step < end)
+    if not mask.any():
+        raise NothingFound(f"run {run.run_id}: no such steps; it has {least} to {most}")
+    bounds: dict[int, tuple[int, int]] = {}
+    inside = np.zeros(len(table), dtype=bool)
+    for rank in run.ranks:
+        mine = mask & (table.rank == rank)
+        if mine.any():
+            start, stop = int(table.start[mine].min()), int(table.end[mine].max())
+            bounds[rank] = (start, stop)
+            inside |= (table.rank == rank) & (table.start >= start) & (table.end <= stop)
+    scopes = [
+        replace(scope, start=max(scope.start, bounds[scope.rank][0]), end=min(scope.end, bounds[scope.rank][1]))
+        for scope in run.scopes
+        if scope.rank in bounds
+        and scope.start < bounds[scope.rank][1]
+        and scope.end > bounds[scope.rank][0]
+    ]
+    return replace(
+        run,
+        ranks=sorted(bounds),
+        start=min(start for start, _ in bounds.values()),
+        end=max(stop for _, stop in bounds.values()),
+        rank_bounds=bounds,
+        scopes=scopes,
+        run_spans={rank: ix for rank, ix in run.run_spans.items() if rank in bounds},
+        steps=table.where(inside),
+        step_spans={
+            key: ix
+            for key, ix in run.step_spans.items()
+            if key[0] in bounds and bounds[key[0]][0] <= key[2] < bounds[key[0]][1]
+        },
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"only {ranks[0]}"
