@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration: every environment variable of ours, and what the user's OpenTelemetry settings ask of us.
 
-Configuration never stops a training: a value that makes no sense costs one line on stderr and the default is used.
-Nothing is read at import; callers pass the environment they mean.
+Configuration never stops a training: a value that makes no sense costs one line on stderr and the default is
+used. Nothing is read at import; callers pass the environment they mean.
 """
 
 from __future__ import annotations
@@ -138,8 +138,9 @@ def decide_destination(
     """Decide where the telemetry goes.
 
     `GRADEML_EXPORTER` says it; else a user's own exporter or provider (``foreign_provider``: not built by the
-    configurator, or with processors that the user added) takes the spans; else an OTLP endpoint in the environment
-    does; else the file store, and OTLP as well when ``probe`` finds a collector at the default endpoint.
+    configurator, or with processors that the user added) takes the spans; else an OTLP endpoint in the
+    environment does; else the file store, and OTLP as well when ``probe`` finds a collector at the default
+    endpoint.
     `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` hold whatever else is said.
     """
     traces = _exporter_names(environ, "OTEL_TRACES_EXPORTER")

@@ -116,6 +116,8 @@ class RunInfo:
     script: str
     resource: dict[str, Any] = field(default_factory=dict)
     """Attributes of the process' OpenTelemetry resource, grademl.* identity included."""
+    traces: bool = True
+    """False when the user's OpenTelemetry settings ask for no spans."""
     metrics: bool = True
 
     def to_json(self) -> str:
