@@ -6,7 +6,7 @@
 Exit code 0: the environment can import torch (its own, or now this Python's). 1: there is none to lend.
 
 A `.pth` file adds this Python's package folders behind the environment's own. `venv --system-site-packages`
-would not do: made from inside another virtual environment, it shows the packages of the system, not of that one.
+would not do: made from inside another virtual environment it shows the system's packages, not that one's.
 """
 
 from __future__ import annotations

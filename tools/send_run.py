@@ -41,9 +41,8 @@ def send(traces: Path, endpoint: str) -> int:
         try:
             urllib.request.urlopen(post, timeout=30).close()
         except (urllib.error.URLError, OSError, ValueError) as error:
-            raise SendFailed(
-                f"{endpoint}: {error}; is a Jaeger or Collector listening for OTLP/HTTP?"
-            ) from None
+            hint = "is a Jaeger or Collector listening for OTLP/HTTP there?"
+            raise SendFailed(f"{endpoint}: {error}; {hint}") from None
         sent += 1
     return sent
 
