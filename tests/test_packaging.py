@@ -181,7 +181,7 @@ def _environment(folder: Path) -> Path:
     _check(_run([sys.executable, "-m", "venv", "--without-pip", str(venv)]))
     python = venv / "bin" / "python"
     asked = _check(_run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))
-    # A plain path in a .pth file: the packages there are found, but the .pth files there are not read, through
+    # A plain path in a .pth file: the packages there are found, but the .pth files there are not read, by
     # which an editable install of this project would be found too.
     lent = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     assert sysconfig.get_path("purelib") in lent
