@@ -5,9 +5,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grademl_otel import semconv
+
 OBSERVED = "observed"
 ATTRIBUTE = "attribute"
 INFERRED = "inferred"
+
+WORK = "work"
+WAIT = "wait"
+TRANSFER = "transfer"
+HANDOFF = "handoff"
+"""From the end of what was waited for to the end of the wait; from a put to the start of what it allowed."""
+GAP = "gap"
+UNEXPLAINED = "unexplained"
+"""A wait of which nothing that was recorded tells the cause."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +69,10 @@ class Path:
     @property
     def total_ns(self) -> int:
         return self.end - self.start
+
+
+def kind_of(phase: str) -> str:
+    """Return the kind of a section in ``phase`` when no edge says more."""
+    if phase in semconv.WAIT_PHASES:
+        return UNEXPLAINED
+    return TRANSFER if phase == semconv.DATA_TRANSFER else WORK

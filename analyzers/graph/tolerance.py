@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far siblings of one lane may overlap before the overlap is taken at its word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_FRACTION_LIMIT_NS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class OverlapTolerance:
+    """A lane does one thing at a time, so a small overlap is a rounding of clocks, not concurrency."""
+
+    fraction: float
+    """Of the parent's duration."""
+    limit_ns: int
+    """The most, whatever the parent's duration."""
+
+    def of(self, parent_ns: int) -> int:
+        """Return the overlap, in ns, that is cut among children of a parent of ``parent_ns``."""
+        return min(int(self.fraction * parent_ns), self.limit_ns)
+
+    @classmethod
+    def parse(cls, text: str) -> OverlapTolerance:
+        """Read ``1%``, ``50us``, ``1ms`` or ``0`` (off); raises ValueError with what was expected."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%|ns|us|ms|s)?", text.strip())
+        if match is None or (match[2] is None and float(match[1]) != 0):
+            raise ValueError(f"overlap tolerance {text!r}: give a share of the parent (1%), a time (50us), 0")
+        amount, unit = float(match[1]), match[2]
+        if unit is None:
+            return cls(0.0, 0)
+        if unit == "%":
+            return cls(amount / 100, _FRACTION_LIMIT_NS)
+        return cls(1.0, int(amount * _UNITS_NS[unit]))
+
+
+DEFAULT_TOLERANCE: Final = OverlapTolerance(0.01, _FRACTION_LIMIT_NS)
