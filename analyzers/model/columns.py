@@ -22,6 +22,9 @@ KIND_CLIENT: Final = 3
 KIND_PRODUCER: Final = 4
 KIND_CONSUMER: Final = 5
 
+NO_PARENT: Final = -1
+ORPHAN: Final = -2
+
 
 @dataclass(frozen=True)
 class Links:
@@ -41,8 +44,8 @@ class SpanColumns:
     """Spans as parallel arrays of one length; times are int64 Unix ns.
 
     ``parent_ix`` is the index of the parent span within these columns; -1 for a root; -2 when a parent id is
-    given but no such span is here (an orphan). Attributes are one dict per *distinct raw form*, decoded lazily
-    by `attributes`.
+    given but no such span is here (an orphan), or that would make the span its own ancestor. Attributes are
+    one dict per *distinct raw form*, decoded lazily by `attributes`.
     """
 
     trace_hi: npt.NDArray[np.uint64]
@@ -68,11 +71,17 @@ class SpanColumns:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def possible(self) -> npt.NDArray[np.bool_]:
+        """Mask of the spans with possible times; the others are left out of every analysis."""
+        possible: npt.NDArray[np.bool_] = (self.end >= self.start) & (self.end != 0)
+        return possible
+
     def name(self, ix: int) -> str:
         return self.names[int(self.name_ix[ix])]
 
     def attributes(self, ix: int) -> dict[str, Any]:
-        """Return the decoded attributes of span ``ix``."""
+        """Return the decoded attributes of span ``ix``; read-only: equal ones may be shared."""
         decoded: dict[str, Any] = self.decode(self.raw_attributes[ix])
         return decoded
 
@@ -97,6 +106,8 @@ class Ledger:
     unreadable_lines: int = 0
     partial_traces: list[str] = field(default_factory=list)
     """Trace ids (hex) that the server said, or the caps prove, were cut."""
+    capped: bool = False
+    """Whether reading stopped, or detail was left out, at the bound on the number of spans."""
     warnings: list[str] = field(default_factory=list)
     """One line each, for people."""
 

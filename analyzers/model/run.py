@@ -3,174 +3,351 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.completeness import Evidence, judge
+from grademl_otel.analyzers.model.facts import (
+    Completeness,
+    HowEnded,
+    Loader,
+    Run,
+    RunSummary,
+    Scope,
+    StepTable,
+)
+from grademl_otel.analyzers.model.tables import MalformedTable, TablePart, decode_table, join_parts
+
+__all__ = [
+    "Completeness",
+    "HowEnded",
+    "Loader",
+    "Run",
+    "RunSummary",
+    "Scope",
+    "StepTable",
+    "build_run",
+    "foreign_services",
+    "list_runs",
+]
+
+_SCOPES: Final = frozenset(
+    {
+        semconv.FIT,
+        semconv.EPOCH,
+        semconv.EVALUATE,
+        semconv.PREDICT,
+        semconv.TRIAL,
+        semconv.CHECKPOINT_SAVE,
+        semconv.CHECKPOINT_LOAD,
+        semconv.COMPILE,
+    }
+)
+_NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+_ENDS_WORST_FIRST: Final = ("killed", "exception", "unknown", "exit")
 
 
 @dataclass(frozen=True)
-class StepTable:
-    """The census of steps: one element per row of all window tables, sorted by (rank, start).
+class _Identity:
+    """Whose spans a resource's are."""
 
-    Times are absolute Unix ns with microsecond resolution; rows of a rank never overlap. Per phase three arrays
-    of the table's length: ``first`` (absolute ns; meaningless where count is 0), ``busy`` (ns), ``count``.
-    """
+    run_id: str
+    attempt: int
+    rank: int
+    world_size: int | None
 
-    rank: IntArray
-    step: IntArray
-    start: IntArray
-    end: IntArray
-    micro: IntArray
-    flags: IntArray
-    window: IntArray
-    item_pass: IntArray
-    item_batch: IntArray
-    item_loader: IntArray
-    item_worker: IntArray
-    first: dict[str, IntArray]
-    busy: dict[str, IntArray]
-    count: dict[str, IntArray]
 
-    def __len__(self) -> int:
-        return len(self.start)
+def _identity(resource: dict[str, Any]) -> _Identity | None:
+    run_id = resource.get(semconv.RUN_ID)
+    if not isinstance(run_id, str) or not run_id:
+        return None
+    world = resource.get(semconv.WORLD_SIZE)
+    return _Identity(
+        run_id,
+        _whole(resource.get(semconv.ATTEMPT)) or 0,
+        _whole(resource.get(semconv.RANK)) or 0,
+        _whole(world) if world is not None else None,
+    )
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> StepTable:
-        """Return the rows for which ``mask`` is true."""
-        arrays = {
-            name: getattr(self, name)[mask]
-            for name in (
-                "rank", "step", "start", "end", "micro", "flags", "window",
-                "item_pass", "item_batch", "item_loader", "item_worker",
-            )
-        }  # fmt: skip
-        return StepTable(
-            **arrays,
-            first={k: v[mask] for k, v in self.first.items()},
-            busy={k: v[mask] for k, v in self.busy.items()},
-            count={k: v[mask] for k, v in self.count.items()},
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
+class _Attempt:
+    """The spans of one attempt, by rank and by name; impossible times are left out."""
+
+    def __init__(
+        self, spans: SpanColumns, run_id: str, attempt: int, identities: list[_Identity | None]
+    ) -> None:
+        self.spans = spans
+        self.run_id = run_id
+        self.attempt = attempt
+        self.identity_of = identities
+        ours = np.array(
+            [i is not None and (i.run_id, i.attempt) == (run_id, attempt) for i in identities], np.bool_
+        )
+        self.ixs: IntArray = np.flatnonzero(ours[spans.resource_ix]).astype(np.int64)
+        self.possible_ixs: IntArray = self.ixs[spans.possible[self.ixs]]
+        rank_of = np.array([i.rank if i else -1 for i in identities], np.int64)
+        self.rank_of_span: IntArray = rank_of[spans.resource_ix]
+        self.ranks: list[int] = [int(rank) for rank in np.unique(self.rank_of_span[self.ixs])]
+        members = [i for i, mine in zip(identities, ours, strict=True) if mine and i]
+        self.world_size = max((i.world_size for i in members if i.world_size is not None), default=None)
+        run_trace = semconv.trace_id(run_id, attempt, semconv.TRACE_RUN)
+        self.in_run_trace = (spans.trace_hi == np.uint64(run_trace >> 64)) & (
+            spans.trace_lo == np.uint64(run_trace & (1 << 64) - 1)
         )
 
+    def named(self, name: str) -> IntArray:
+        """Return the indices, ascending, of the spans called ``name``."""
+        if name not in self.spans.names:
+            return np.zeros(0, np.int64)
+        return self.possible_ixs[self.spans.name_ix[self.possible_ixs] == self.spans.names.index(name)]
 
-@dataclass(frozen=True)
-class Scope:
-    """A span of the workflow: run, fit, epoch, evaluate, checkpoint.save, checkpoint.load, compile."""
-
-    name: str
-    rank: int
-    start: int
-    end: int
-    span_ix: int
-    attributes: dict[str, Any]
-    error: bool = False
+    def rank(self, ix: int) -> int:
+        return int(self.rank_of_span[ix])
 
 
-@dataclass(frozen=True)
-class Loader:
-    """What is known of a data loader, from the passes over it."""
-
-    loader_id: int
-    workers: int
-    prefetch: int | None
-    batch_size: int | None
-    persistent: bool
-    in_order: bool = True
-
-
-@dataclass(frozen=True)
-class HowEnded:
-    """How a rank's process ended."""
-
-    rank: int
-    how: str
-    """exit, exception, killed, or unknown (no run span arrived)."""
-    last_step: int | None
-    last_mark_unix_ns: int
-    open_phase: str | None = None
-    error: str | None = None
-
-
-@dataclass
-class Completeness:
-    """The verdict that precedes every answer; fields as in the JSON schema."""
-
-    verdict: str = "unverifiable"
-    """complete, incomplete or unverifiable."""
-    reasons: list[str] = field(default_factory=list)
-    """One line each: what is missing. Empty when complete."""
-    spans_expected: int | None = None
-    spans_received: int = 0
-    ranks_expected: int | None = None
-    ranks_present: list[int] = field(default_factory=list)
-    steps_expected: int | None = None
-    steps_measured: int = 0
-    steps_detailed_all_ranks: int = 0
-    orphans: int = 0
-    roots: int = 0
-    windows_missing: list[int] = field(default_factory=list)
-    partial_traces: list[str] = field(default_factory=list)
-    conflicts: list[str] = field(default_factory=list)
-    clipped_ns: int = 0
-    overlap_ns: int = 0
-    tracer_dropped: int = 0
-    tracer_cost_fraction: float | None = None
-    ended: list[HowEnded] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One attempt of one run."""
-
-    run_id: str
-    attempt: int
-    script: str
-    device: str | None
-    ranks: list[int]
-    start: int
-    """Unix ns: the earliest start of a rank's main lane."""
-    end: int
-    """Unix ns: the latest end of a rank's main lane."""
-    rank_bounds: dict[int, tuple[int, int]]
-    """Start and end of each rank's main lane (its run span; else first to last thing seen)."""
-    scopes: list[Scope]
-    """All scopes but the run spans, sorted by (rank, start)."""
-    run_spans: dict[int, int]
-    """Rank -> span index of its run span, where one arrived."""
-    loaders: dict[int, Loader]
-    steps: StepTable
-    step_spans: dict[tuple[int, int, int], int]
-    """(rank, step number, start ns of the span) -> index of the `step` span, for steps with detail."""
-    spans: SpanColumns
-    """All spans of the source (other runs' too); indices above refer to these."""
-    span_ixs: IntArray
-    """Indices of the spans of this run and attempt."""
-    completeness: Completeness
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One line of `grademl runs`."""
-
-    run_id: str
-    attempt: int
-    script: str
-    service: str
-    start: int
-    end: int
-    ranks: int
-    steps: int
-    ended: str
-    path: str | None = None
+def _attempts(telemetry: Telemetry) -> Iterator[_Attempt]:
+    identities = [_identity(resource) for resource in telemetry.spans.resources]
+    keys = {(i.run_id, i.attempt): None for i in identities if i is not None}
+    for run_id, attempt in keys:
+        found = _Attempt(telemetry.spans, run_id, attempt, identities)
+        if len(found.possible_ixs):
+            yield found
 
 
 def list_runs(telemetry: Telemetry) -> list[RunSummary]:
     """Return the runs and attempts in ``telemetry``, the latest first."""
-    raise NotImplementedError
+    found = [_summary(attempt) for attempt in _attempts(telemetry)]
+    return sorted(found, key=lambda run: (run.start, run.attempt), reverse=True)
+
+
+def foreign_services(telemetry: Telemetry) -> list[str]:
+    """Return the names of the services with spans that belong to no run of ours, sorted."""
+    used = {int(ix) for ix in np.unique(telemetry.spans.resource_ix)}
+    names = {
+        str(resource.get("service.name", ""))
+        for ix, resource in enumerate(telemetry.spans.resources)
+        if ix in used and _identity(resource) is None
+    }
+    return sorted(names - {""})
+
+
+def _summary(attempt: _Attempt) -> RunSummary:
+    spans, ixs = attempt.spans, attempt.possible_ixs
+    run_spans = _run_spans(attempt)[0]
+    ends = {str(spans.attributes(ix).get(semconv.ENDED, "unknown")) for ix in run_spans.values()}
+    if len(run_spans) < len(attempt.ranks):
+        ends.add("unknown")
+    first = spans.attributes(run_spans[min(run_spans)]) if run_spans else {}
+    steps = [_count(spans.attributes(ix), semconv.STEPS_TOTAL) for ix in run_spans.values()]
+    steps += [
+        _count(spans.attributes(int(ix)), semconv.WINDOW_STEPS_SO_FAR) for ix in attempt.named(semconv.WINDOW)
+    ]
+    return RunSummary(
+        run_id=attempt.run_id,
+        attempt=attempt.attempt,
+        script=str(first.get(semconv.SCRIPT, "")),
+        service=str(spans.resource(int(ixs[0])).get("service.name", "")),
+        start=int(spans.start[ixs].min()),
+        end=int(spans.end[ixs].max()),
+        ranks=len(attempt.ranks),
+        steps=max(steps, default=0),
+        ended=next((end for end in _ENDS_WORST_FIRST if end in ends), "unknown"),
+    )
+
+
+def _count(attributes: dict[str, Any], key: str) -> int:
+    value = attributes.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else 0
 
 
 def build_run(telemetry: Telemetry, run_id: str | None = None, attempt: int | None = None) -> Run | None:
-    """Assemble a run (the latest, and its last attempt, by default); None when there is no span of ours."""
-    raise NotImplementedError
+    """Assemble a run (the latest, and its last attempt, by default); None when there is no span of it.
+
+    ``run_id`` may be the beginning of one.
+    """
+    wanted = [a for a in _attempts(telemetry) if run_id is None or a.run_id.startswith(run_id)]
+    if not wanted:
+        return None
+    latest = max(wanted, key=_started).run_id
+    attempts = [a for a in wanted if a.run_id == latest and attempt in (None, a.attempt)]
+    if not attempts:
+        return None
+    return _assemble(max(attempts, key=lambda a: a.attempt), telemetry)
+
+
+def _started(attempt: _Attempt) -> int:
+    return int(attempt.spans.start[attempt.possible_ixs].min())
+
+
+def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
+    spans = attempt.spans
+    evidence = Evidence(telemetry.ledger, attempt.ranks, attempt.world_size)
+    run_spans, twice = _run_spans(attempt)
+    evidence.conflicts += twice
+    parts = _parts(attempt, evidence)
+    steps, evidence.overlap_ns = join_parts(parts)
+    bounds = _bounds(attempt, run_spans, steps)
+    step_spans, kinds = _step_spans(attempt)
+    evidence.parts = parts
+    evidence.run_attributes = {rank: spans.attributes(ix) for rank, ix in run_spans.items()}
+    evidence.ended = [_how_ended(attempt, rank, run_spans.get(rank), steps, bounds) for rank in attempt.ranks]
+    evidence.detailed = {(rank, step) for (rank, step, _), kind in kinds.items() if kind == "train"}
+    evidence.count_spans(spans, attempt.ixs, attempt.rank_of_span, attempt.in_run_trace)
+    evidence.compare_detail(spans, step_spans, steps)
+    scopes = _scopes(attempt)
+    first = evidence.run_attributes[min(run_spans)] if run_spans else {}
+    device = first.get(semconv.DEVICE)
+    return Run(
+        run_id=attempt.run_id,
+        attempt=attempt.attempt,
+        script=str(first.get(semconv.SCRIPT, "")),
+        device=None if device is None else str(device),
+        ranks=attempt.ranks,
+        start=min(start for start, _ in bounds.values()),
+        end=max(end for _, end in bounds.values()),
+        rank_bounds=bounds,
+        scopes=scopes,
+        run_spans=run_spans,
+        loaders=_loaders(scopes),
+        steps=steps,
+        step_spans=step_spans,
+        spans=spans,
+        span_ixs=attempt.ixs,
+        completeness=judge(evidence, steps),
+    )
+
+
+def _run_spans(attempt: _Attempt) -> tuple[dict[int, int], list[str]]:
+    """Return (rank -> index of its run span, the conflicts found)."""
+    found: dict[int, int] = {}
+    conflicts = []
+    for ix in attempt.named(semconv.RUN):
+        rank = attempt.rank(int(ix))
+        if rank in found:
+            conflicts.append(f"rank {rank} has several run spans; the first counts")
+        else:
+            found[rank] = int(ix)
+    return found, conflicts
+
+
+def _parts(attempt: _Attempt, evidence: Evidence) -> list[TablePart]:
+    """Return the decoded tables of the window spans, sorted by (rank, window, part)."""
+    spans = attempt.spans
+    found: dict[tuple[int, int, int], TablePart] = {}
+    for ix in attempt.named(semconv.WINDOW):
+        rank, attributes = attempt.rank(int(ix)), spans.attributes(int(ix))
+        try:
+            part = decode_table(attributes, rank, int(spans.start[ix]))
+        except MalformedTable as fault:
+            evidence.malformed.append(f"rank {rank}, window span {spans.span_id_hex(int(ix))}: {fault}")
+            continue
+        key = (rank, part.window, part.part)
+        if key in found:
+            evidence.conflicts.append(f"rank {rank} sent part {part.part} of window {part.window} twice")
+            continue
+        found[key] = part
+        evidence.note_window(rank, attributes)
+    return [found[key] for key in sorted(found)]
+
+
+def _bounds(attempt: _Attempt, run_spans: dict[int, int], steps: StepTable) -> dict[int, tuple[int, int]]:
+    """Return each rank's start and end of its main lane, always around its rows."""
+    spans, ixs = attempt.spans, attempt.possible_ixs
+    workers = [spans.names.index(name) for name in semconv.WORKER_PHASES if name in spans.names]
+    main = ~np.isin(spans.name_ix[ixs], workers)
+    bounds = {}
+    for rank in attempt.ranks:
+        if rank in run_spans:
+            seen = np.array([run_spans[rank]], np.int64)
+        else:
+            of_rank = attempt.rank_of_span[ixs] == rank
+            seen = ixs[of_rank & main] if np.any(of_rank & main) else ixs[of_rank]
+        rows = steps.rank == rank
+        starts = np.concatenate((spans.start[seen], steps.start[rows]))
+        ends = np.concatenate((spans.end[seen], steps.end[rows]))
+        if len(starts):
+            bounds[rank] = int(starts.min()), int(ends.max())
+    return bounds
+
+
+def _scopes(attempt: _Attempt) -> list[Scope]:
+    spans = attempt.spans
+    names = [ix for ix, name in enumerate(spans.names) if name in _SCOPES]
+    chosen = np.isin(spans.name_ix, names) & attempt.in_run_trace
+    scopes = [
+        Scope(
+            name=spans.name(ix),
+            rank=attempt.rank(ix),
+            start=int(spans.start[ix]),
+            end=int(spans.end[ix]),
+            span_ix=ix,
+            attributes=spans.attributes(ix),
+            error=bool(spans.status[ix] == STATUS_ERROR),
+        )
+        for ix in map(int, attempt.possible_ixs[chosen[attempt.possible_ixs]])
+    ]
+    return sorted(scopes, key=lambda scope: (scope.rank, scope.start, -scope.end))
+
+
+def _loaders(scopes: list[Scope]) -> dict[int, Loader]:
+    loaders: dict[int, Loader] = {}
+    for scope in scopes:
+        loader_id = _whole(scope.attributes.get(semconv.LOADER_ID))
+        if loader_id is None or loader_id in loaders:
+            continue
+        loaders[loader_id] = Loader(
+            loader_id=loader_id,
+            workers=_whole(scope.attributes.get(semconv.LOADER_WORKERS)) or 0,
+            prefetch=_whole(scope.attributes.get(semconv.LOADER_PREFETCH)),
+            batch_size=_whole(scope.attributes.get(semconv.LOADER_BATCH_SIZE)),
+            persistent=bool(scope.attributes.get(semconv.LOADER_PERSISTENT, False)),
+            in_order=bool(scope.attributes.get(semconv.LOADER_IN_ORDER, True)),
+        )
+    return loaders
+
+
+def _step_spans(attempt: _Attempt) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int, int], str]]:
+    """Return the step spans by (rank, step, start), and the kind of each."""
+    spans = attempt.spans
+    found: dict[tuple[int, int, int], int] = {}
+    kinds: dict[tuple[int, int, int], str] = {}
+    for ix in map(int, attempt.named(semconv.STEP)):
+        attributes = spans.attributes(ix)
+        number = attributes.get(semconv.STEP_NUMBER)
+        if not isinstance(number, int):
+            continue
+        key = (attempt.rank(ix), number, int(spans.start[ix]))
+        found[key] = ix
+        kinds[key] = str(attributes.get(semconv.STEP_KIND, ""))
+    return found, kinds
+
+
+def _how_ended(
+    attempt: _Attempt, rank: int, run_span: int | None, steps: StepTable, bounds: dict[int, tuple[int, int]]
+) -> HowEnded:
+    spans = attempt.spans
+    training = (steps.rank == rank) & ((steps.flags & _NOT_TRAINING) == 0)
+    last_step = int(steps.step[training].max()) if bool(training.any()) else None
+    last_mark = bounds[rank][1] if rank in bounds else 0
+    if run_span is None:
+        return HowEnded(rank, "unknown", last_step, last_mark)
+    attributes = spans.attributes(run_span)
+    how = "killed" if semconv.TERMINATED in attributes else str(attributes.get(semconv.ENDED, "unknown"))
+    open_phase, error = attributes.get(semconv.OPEN_PHASE), attributes.get("error.type")
+    return HowEnded(
+        rank=rank,
+        how=how,
+        last_step=last_step,
+        last_mark_unix_ns=last_mark,
+        open_phase=None if open_phase is None else str(open_phase),
+        error=None if error is None else str(error),
+    )

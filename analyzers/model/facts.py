@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of one attempt of one run: its steps, scopes, loaders, end, and how complete all that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """The census of steps: one element per row of all window tables, sorted by (rank, start).
+
+    Times are absolute Unix ns with microsecond resolution; rows of a rank never overlap. Per phase three
+    arrays of the table's length: ``first`` (absolute ns; meaningless where count is 0), ``busy`` (ns), ``count``.
+    """
+
+    rank: IntArray
+    step: IntArray
+    start: IntArray
+    end: IntArray
+    micro: IntArray
+    flags: IntArray
+    window: IntArray
+    item_pass: IntArray
+    item_batch: IntArray
+    item_loader: IntArray
+    item_worker: IntArray
+    first: dict[str, IntArray]
+    busy: dict[str, IntArray]
+    count: dict[str, IntArray]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> StepTable:
+        """Return the rows for which ``mask`` is true."""
+        arrays = {
+            name: getattr(self, name)[mask]
+            for name in (
+                "rank", "step", "start", "end", "micro", "flags", "window",
+                "item_pass", "item_batch", "item_loader", "item_worker",
+            )
+        }  # fmt: skip
+        return StepTable(
+            **arrays,
+            first={k: v[mask] for k, v in self.first.items()},
+            busy={k: v[mask] for k, v in self.busy.items()},
+            count={k: v[mask] for k, v in self.count.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A span of the workflow: run, fit, epoch, evaluate, checkpoint.save, checkpoint.load, compile."""
+
+    name: str
+    rank: int
+    start: int
+    end: int
+    span_ix: int
+    attributes: dict[str, Any]
+    error: bool = False
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What is known of a data loader, from the passes over it."""
+
+    loader_id: int
+    workers: int
+    prefetch: int | None
+    batch_size: int | None
+    persistent: bool
+    in_order: bool = True
+
+
+@dataclass(frozen=True)
+class HowEnded:
+    """How a rank's process ended."""
+
+    rank: int
+    how: str
+    """exit, exception, killed, or unknown (no run span arrived)."""
+    last_step: int | None
+    last_mark_unix_ns: int
+    open_phase: str | None = None
+    error: str | None = None
+
+
+@dataclass
+class Completeness:
+    """The verdict that precedes every answer; fields as in the JSON schema."""
+
+    verdict: str = "unverifiable"
+    """complete, incomplete or unverifiable."""
+    reasons: list[str] = field(default_factory=list)
+    """One line each: what is missing. Empty when complete."""
+    spans_expected: int | None = None
+    spans_received: int = 0
+    ranks_expected: int | None = None
+    ranks_present: list[int] = field(default_factory=list)
+    steps_expected: int | None = None
+    steps_measured: int = 0
+    steps_detailed_all_ranks: int = 0
+    orphans: int = 0
+    roots: int = 0
+    windows_missing: list[int] = field(default_factory=list)
+    partial_traces: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+    clipped_ns: int = 0
+    overlap_ns: int = 0
+    tracer_dropped: int = 0
+    tracer_cost_fraction: float | None = None
+    ended: list[HowEnded] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt of one run."""
+
+    run_id: str
+    attempt: int
+    script: str
+    device: str | None
+    ranks: list[int]
+    start: int
+    """Unix ns: the earliest start of a rank's main lane."""
+    end: int
+    """Unix ns: the latest end of a rank's main lane."""
+    rank_bounds: dict[int, tuple[int, int]]
+    """Start and end of each rank's main lane (its run span; else first to last thing seen)."""
+    scopes: list[Scope]
+    """All scopes but the run spans, sorted by (rank, start)."""
+    run_spans: dict[int, int]
+    """Rank -> span index of its run span, where one arrived."""
+    loaders: dict[int, Loader]
+    steps: StepTable
+    step_spans: dict[tuple[int, int, int], int]
+    """(rank, step number, start ns of the span) -> index of the `step` span, for steps with detail."""
+    spans: SpanColumns
+    """All spans of the source (other runs' too); indices above refer to these."""
+    span_ixs: IntArray
+    """Indices of the spans of this run and attempt."""
+    completeness: Completeness
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of `grademl runs`."""
+
+    run_id: str
+    attempt: int
+    script: str
+    service: str
+    start: int
+    end: int
+    ranks: int
+    steps: int
+    ended: str
+    path: str | None = None

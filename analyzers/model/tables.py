@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decodes the step tables of window spans and puts the parts of a run together into one census."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.facts import StepTable
+
+_US: Final = 1000
+_MAX_ROWS: Final = 1 << 20
+_MAX_US: Final = 1 << 53
+_VERSION: Final = 1
+
+
+class MalformedTable(ValueError):
+    """A table contradicts itself or is of a version that is not known here; the text says how."""
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """The table of one window span, unfolded; times absolute Unix ns, all arrays of one length."""
+
+    rank: int
+    window: int
+    part: int
+    last: bool
+    steps_so_far: int
+    eval_steps_so_far: int
+    rows_so_far: int
+    columns: dict[str, IntArray]
+    """`step`, `start`, `end`, `micro`, `flags`, `item.*`."""
+    phases: dict[str, dict[str, IntArray]] = field(default_factory=dict)
+    """Phase -> `first`, `busy`, `count`."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns["start"])
+
+
+def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) -> TablePart:
+    """Return the table in a window span's attributes; raises MalformedTable."""
+    version = attributes.get(semconv.TABLE_VERSION)
+    if version != _VERSION:
+        raise MalformedTable(f"step table of version {version!r}; this release reads version {_VERSION}")
+    raw = {
+        key[len(semconv.TABLE_PREFIX) :]: _array(key, value)
+        for key, value in attributes.items()
+        if key.startswith(semconv.TABLE_PREFIX) and key != semconv.TABLE_VERSION
+    }
+    rows = max((len(array) for array in raw.values()), default=0)
+    table = {name: _unfold(name, array, rows) for name, array in raw.items()}
+    missing = [name for name in ("step", "start_us", "dur_us") if name not in table]
+    if missing:
+        raise MalformedTable(f"step table without {', '.join(missing)}")
+    start_us, dur_us = table["start_us"], table["dur_us"]
+    if np.any(dur_us < 0):
+        raise MalformedTable("step table with a negative duration")
+    columns = {
+        "step": table["step"],
+        "start": window_start + start_us * _US,
+        "end": window_start + (start_us + dur_us) * _US,
+    }
+    for name in ("micro", "flags"):
+        columns[name] = table.get(name, np.zeros(rows, np.int64))
+    for name in ("item.pass", "item.batch", "item.loader", "item.worker"):
+        columns[name] = table.get(name, np.full(rows, -1, np.int64))
+    return TablePart(
+        rank=rank,
+        window=_int(attributes, semconv.WINDOW_NUMBER),
+        part=_int(attributes, semconv.WINDOW_PART),
+        last=bool(attributes.get(semconv.WINDOW_LAST, False)),
+        steps_so_far=_int(attributes, semconv.WINDOW_STEPS_SO_FAR),
+        eval_steps_so_far=_int(attributes, semconv.WINDOW_EVAL_SO_FAR),
+        rows_so_far=_int(attributes, semconv.WINDOW_ROWS_SO_FAR),
+        columns=columns,
+        phases=_phases(table, window_start),
+    )
+
+
+def _phases(table: Mapping[str, IntArray], window_start: int) -> dict[str, dict[str, IntArray]]:
+    phases = {}
+    for name, count in table.items():
+        phase, _, column = name.rpartition(".")
+        if column != "count" or not phase:
+            continue
+        try:
+            first, busy = table[f"{phase}.first_us"], table[f"{phase}.busy_us"]
+        except KeyError as missing:
+            raise MalformedTable(f"step table without {missing.args[0]}") from None
+        phases[phase] = {
+            "first": np.where(count > 0, window_start + first * _US, 0),
+            "busy": np.where(count > 0, busy * _US, 0),
+            "count": count,
+        }
+    return phases
+
+
+def _array(key: str, value: Any) -> IntArray:
+    """Return an array attribute as int64; JSON strings are taken too (Jaeger's v1 API)."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            raise MalformedTable(f"{key} is neither an array nor a JSON array") from None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        raise MalformedTable(f"{key} is no array of integers")
+    if len(value) > _MAX_ROWS:
+        raise MalformedTable(f"{key} has {len(value):,} elements")
+    try:
+        numbers = [int(element) for element in value]
+    except (TypeError, ValueError, OverflowError):
+        raise MalformedTable(f"{key} is no array of integers") from None
+    if max(numbers) > _MAX_US or min(numbers) < -_MAX_US:
+        raise MalformedTable(f"{key} is out of range")
+    return np.array(numbers, np.int64)
+
+
+def _unfold(name: str, array: IntArray, rows: int) -> IntArray:
+    if len(array) == rows:
+        return array
+    if len(array) == 1:
+        return np.repeat(array, rows)
+    raise MalformedTable(f"column {name} has {len(array)} elements of {rows}")
+
+
+def _int(attributes: Mapping[str, Any], key: str) -> int:
+    value = attributes.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise MalformedTable(f"{key} is no count: {value!r}")
+    return value
+
+
+def join_parts(parts: Sequence[TablePart]) -> tuple[StepTable, int]:
+    """Return (the census, ns of overlap cut away); rows are sorted by (rank, start).
+
+    Rows of one rank never overlap: where they do (another clock, a damaged table) the earlier is cut.
+    """
+    names = (
+        "step",
+        "start",
+        "end",
+        "micro",
+        "flags",
+        "item.pass",
+        "item.batch",
+        "item.loader",
+        "item.worker",
+    )
+    joined = {name: _concatenated([part.columns[name] for part in parts]) for name in names}
+    rank = _concatenated([np.full(part.rows, part.rank, np.int64) for part in parts])
+    window = _concatenated([np.full(part.rows, part.window, np.int64) for part in parts])
+    order = np.lexsort((joined["step"], joined["start"], rank))
+    rank = rank[order]
+    start, end = joined["start"][order], joined["end"][order]
+    overlap = 0
+    if len(order) > 1:
+        next_start = np.where(rank[1:] == rank[:-1], start[1:], end[:-1])
+        cut = np.maximum(end[:-1] - next_start, 0)
+        overlap = int(cut.sum())
+        end = np.append(end[:-1] - cut, end[-1])
+    found = {phase for part in parts for phase in part.phases}
+    phases = [phase for phase in semconv.PHASES if phase in found]
+    phases += sorted(found - set(phases))
+
+    def of_phase(phase: str, column: str) -> IntArray:
+        return _concatenated(
+            [
+                part.phases[phase][column] if phase in part.phases else np.zeros(part.rows, np.int64)
+                for part in parts
+            ]
+        )[order]
+
+    table = StepTable(
+        rank=rank,
+        step=joined["step"][order],
+        start=start,
+        end=end,
+        micro=joined["micro"][order],
+        flags=joined["flags"][order],
+        window=window[order],
+        item_pass=joined["item.pass"][order],
+        item_batch=joined["item.batch"][order],
+        item_loader=joined["item.loader"][order],
+        item_worker=joined["item.worker"][order],
+        first={phase: of_phase(phase, "first") for phase in phases},
+        busy={phase: of_phase(phase, "busy") for phase in phases},
+        count={phase: of_phase(phase, "count") for phase in phases},
+    )
+    return table, overlap
+
+
+def _concatenated(arrays: Sequence[IntArray]) -> IntArray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Narrows columns to a selection: by whole traces, and by whole runs where the spans are ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.columns import ORPHAN, IntArray, Links, SpanColumns
+from grademl_otel.analyzers.sources.base import Selection
+
+_MASK64 = 2**64 - 1
+
+
+def narrow(spans: SpanColumns, selection: Selection) -> SpanColumns:
+    """Return the spans of the groups that match ``selection``; a group is a run of ours or a foreign trace.
+
+    ``run`` keeps foreign traces out; a trace id keeps only that trace, even of a run.
+    """
+    keep = np.ones(len(spans), np.bool_)
+    if selection.trace_ids:
+        keep &= _of_traces(spans, selection.trace_ids)
+    group = _groups(spans)
+    count = int(group.max()) + 1 if len(group) else 0
+    if selection.run_id is not None:
+        wanted = np.array([_is_run(r, selection.run_id) for r in spans.resources] or [False])
+        keep &= wanted[spans.resource_ix]
+    if selection.service is not None or selection.operation is not None:
+        keep &= _some(group, count, _matches(spans, selection))
+    possible = spans.possible
+    if selection.start is not None:
+        keep &= _some(group, count, possible & (spans.end >= selection.start))
+    if selection.end is not None:
+        keep &= _some(group, count, possible & (spans.start <= selection.end))
+    return spans if bool(keep.all()) else take(spans, np.flatnonzero(keep))
+
+
+def take(spans: SpanColumns, kept: IntArray) -> SpanColumns:
+    """Return the spans at ``kept`` (ascending); a span whose parent is left out becomes an orphan."""
+    new_ix = np.full(len(spans) + 1, ORPHAN, np.int64)
+    new_ix[kept] = np.arange(len(kept))
+    parent = spans.parent_ix[kept]
+    links = spans.links
+    alive = np.flatnonzero(new_ix[links.span_ix] >= 0)
+    return replace(
+        spans,
+        trace_hi=spans.trace_hi[kept],
+        trace_lo=spans.trace_lo[kept],
+        span_id=spans.span_id[kept],
+        parent_id=spans.parent_id[kept],
+        parent_ix=np.where(parent < 0, parent, new_ix[parent]),
+        start=spans.start[kept],
+        end=spans.end[kept],
+        name_ix=spans.name_ix[kept],
+        kind=spans.kind[kept],
+        status=spans.status[kept],
+        resource_ix=spans.resource_ix[kept],
+        links=Links(
+            span_ix=new_ix[links.span_ix[alive]],
+            trace_hi=links.trace_hi[alive],
+            trace_lo=links.trace_lo[alive],
+            span_id=links.span_id[alive],
+            kind=[links.kind[int(i)] for i in alive],
+        ),
+        raw_attributes=[spans.raw_attributes[int(i)] for i in kept],
+    )
+
+
+def _of_traces(spans: SpanColumns, trace_ids: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(spans), np.bool_)
+    for trace in trace_ids:
+        found |= (spans.trace_hi == np.uint64(trace >> 64)) & (spans.trace_lo == np.uint64(trace & _MASK64))
+    return found
+
+
+def _groups(spans: SpanColumns) -> IntArray:
+    """Return for each span the number of its group: its run, or its trace where it is of no run."""
+    if not len(spans):
+        return np.zeros(0, np.int64)
+    runs: dict[tuple[str, str], int] = {}
+    of_resource = np.full(len(spans.resources), -1, np.int64)
+    for ix, attributes in enumerate(spans.resources):
+        if semconv.RUN_ID in attributes:
+            key = (str(attributes[semconv.RUN_ID]), str(attributes.get(semconv.ATTEMPT)))
+            of_resource[ix] = runs.setdefault(key, len(runs))
+    pairs = np.stack((spans.trace_hi, spans.trace_lo), axis=1)
+    _, trace = np.unique(pairs, axis=0, return_inverse=True)
+    run = of_resource[spans.resource_ix]
+    groups: IntArray = np.where(run >= 0, run, len(runs) + trace.reshape(-1).astype(np.int64))
+    return groups
+
+
+def _matches(spans: SpanColumns, selection: Selection) -> npt.NDArray[np.bool_]:
+    match = np.ones(len(spans), np.bool_)
+    if selection.service is not None:
+        services = np.array([r.get("service.name") == selection.service for r in spans.resources] or [False])
+        match &= services[spans.resource_ix]
+    if selection.operation is not None:
+        names = np.array([name == selection.operation for name in spans.names] or [False])
+        match &= names[spans.name_ix]
+    return match
+
+
+def _some(group: IntArray, count: int, match: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the mask of the spans whose group has a match."""
+    hit = np.zeros(count, np.bool_)
+    hit[group[match]] = True
+    found: npt.NDArray[np.bool_] = hit[group]
+    return found
+
+
+def _is_run(attributes: dict[str, object], prefix: str) -> bool:
+    return str(attributes.get(semconv.RUN_ID, "")).startswith(prefix.lower())

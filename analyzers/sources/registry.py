@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a SOURCE as it is typed to the source that reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from grademl_otel.analyzers.errors import NothingFound, UsageError, without_secrets
+from grademl_otel.analyzers.sources.base import Source, SourceOptions
+from grademl_otel.analyzers.sources.files import FileSource
+
+SOURCE_VARIABLE: Final = "GRADEML_SOURCE"
+HEADERS_VARIABLE: Final = "GRADEML_HEADERS"
+DEFAULT_STORE: Final = "grademl-runs"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def _jaeger(uri: str, options: SourceOptions) -> Source:
+    # Imported when asked for: a report on a file needs no HTTP client.
+    from grademl_otel.analyzers.sources.jaeger_http import open_jaeger
+
+    return open_jaeger(uri, options)
+
+
+def _planned(uri: str, options: SourceOptions) -> Source:
+    scheme = uri.partition(":")[0].lower()
+    raise UsageError(
+        f"{without_secrets(uri)}: {scheme}:// is not supported yet; use jaeger://host:16686 or a trace file"
+    )
+
+
+SCHEMES: Final[dict[str, Callable[[str, SourceOptions], Source]]] = {
+    "jaeger": _jaeger,
+    "http": _jaeger,
+    "https": _jaeger,
+    "tempo": _planned,
+    "jaeger+grpc": _planned,
+}
+"""Scheme -> opener; a further back end is one more entry."""
+
+
+def open_source(uri: str | None = None, options: SourceOptions | None = None) -> Source:
+    """Return the source that ``uri`` stands for.
+
+    Without ``uri``: ``$GRADEML_SOURCE``, then ``./grademl-runs``. Headers of ``$GRADEML_HEADERS``
+    (``K=V,...``) are added to those of ``options``, which win. Raises UsageError for an address that no source
+    reads and NothingFound when there is nothing to read by default; nothing is connected to yet.
+    """
+    options = options or SourceOptions()
+    from_environment = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
+    if from_environment:
+        options = replace(options, headers={**from_environment, **options.headers})
+    uri = uri or os.environ.get(SOURCE_VARIABLE) or None
+    if uri is None:
+        if not Path(DEFAULT_STORE).is_dir():
+            raise NothingFound(
+                f"no runs: no SOURCE was given and there is no folder ./{DEFAULT_STORE} here;"
+                " run `opentelemetry-instrument python train.py` first, or name a SOURCE"
+            )
+        uri = DEFAULT_STORE
+    match = _SCHEME.match(uri)
+    if match is None:
+        return FileSource(uri, options)
+    scheme = match.group(1).lower()
+    if scheme == "file":
+        return FileSource(uri[len(match.group(0)) :], options)
+    opener = SCHEMES.get(scheme)
+    if opener is None:
+        known = ", ".join(f"{name}://" for name in SCHEMES if SCHEMES[name] is not _planned)
+        raise UsageError(
+            f"{without_secrets(uri)}: unknown kind of SOURCE {scheme}://; known: a path, {known}"
+        )
+    return opener(uri, options)
+
+
+def parse_headers(pairs: list[str] | tuple[str, ...], where: str = "--header") -> dict[str, str]:
+    """Return the headers of ``K=V`` pairs; raises UsageError for anything else, without showing values."""
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        if not pair.strip():
+            continue
+        name, sign, value = pair.partition("=")
+        name, value = name.strip(), value.strip()
+        if not sign or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise UsageError(f"{where}: expected NAME=VALUE")
+        if not value.isprintable():
+            raise UsageError(f"{where}: the value of {name} holds a character that no header may have")
+        headers[name] = value
+    return headers
