@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a run in this process: when it starts, how it ends, and what a fork does to it.
+
+A process is not a run: a run starts at the first ML event, so that tools, launchers and loader workers that
+merely import a framework leave nothing behind. Its span starts when the instrumentation was loaded, so that
+start-up is visible. It ends with the program, in order or by an exception; of a death by signal the relay
+writes the end.
+
+The one :data:`session` is what hooks ask. Its ``recorder`` is None whenever there is nothing to record.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+from typing import Any, Final
+
+from grademl_otel import identity, marks, semconv
+from grademl_otel.config import FILE, Destination, Settings, decide_destination, disabled, warn
+from grademl_otel.recorder import MAIN_LANE, RUN_SCOPE, Keeper, Recorder, Writer
+
+_RUN: Final = marks.SCOPE_INDEX[semconv.RUN]
+_MAX_EARLY: Final = 16
+_PACKAGE: Final = __name__.partition(".")[0]
+
+Open = Callable[[Settings, Destination, Any], tuple[Writer, Any]]
+
+
+class Session:
+    """The run of this process, if there is one."""
+
+    def __init__(self, open_ring: Open | None = None) -> None:
+        self.recorder: Recorder | None = None
+        self.loaded_at = time.perf_counter_ns()
+        self.installed = False
+        """Hooks are in place and nothing speaks against a run."""
+        self.in_worker = False
+        """This is a worker process of a loader: it never has a run."""
+        self.child = False
+        """This process was forked from one with hooks: its run starts at its first training event."""
+        self.framework: tuple[str, str] = ("", "")
+        self.device: Callable[[], str | None] = lambda: None
+        """Tells the device in use; called when the first steps are done, never to initialize one."""
+        self.provider: Any = None
+        """The tracer provider that the configurator left, with its processors as they were."""
+        self._processors: tuple[Any, ...] = ()
+        self._open_ring = open_ring or _open_ring
+        self._starting = threading.Lock()
+        self._tried = False
+        self._early: deque[tuple[int, int, int, int]] = deque(maxlen=_MAX_EARLY)
+        self._transport: Any = None
+        self._writer: Writer | None = None
+        self._settings: Settings | None = None
+        self._error: str | None = None
+        self._device_told = False
+
+    # --- Installation ----------------------------------------------------------------------------------
+
+    def install(self) -> bool:
+        """Say that hooks are wanted; return False when the user's settings or the relay forbid them."""
+        settings = Settings.from_env()
+        if settings.in_relay or disabled(os.environ) or settings.exporters == ():
+            return False
+        self.installed = True
+        return True
+
+    def uninstall(self) -> None:
+        """End the run, if any, and start no other."""
+        self.end()
+        self.installed = False
+
+    def note_provider(self, provider: Any) -> None:
+        """Remember the provider that the configurator left, to tell it from a user's own."""
+        self.provider = provider
+        self._processors = _processors(provider)
+
+    # --- Start -----------------------------------------------------------------------------------------
+
+    def begin(self, training: bool, firm: bool = True) -> Recorder | None:
+        """Return the recorder, starting the run when there is none; None when there is to be none.
+
+        ``training`` marks events that only training has (a backward, an optimizer's step): in a forked child
+        nothing else starts a run. ``firm`` is False for events that may come before the process group of a
+        distributed job exists; there the run waits for a later one.
+        """
+        if self.recorder is not None:
+            return self.recorder
+        if self._tried or not self.installed or self.in_worker or (self.child and not training):
+            return None
+        try:
+            place = identity.place_from_environment(os.environ)
+            if not firm and place.distributed and not _group_exists():
+                return None
+            with self._starting:
+                if self.recorder is None and not self._tried:
+                    self._tried = True
+                    self.recorder = self._start(place)
+        except Exception as error:
+            self._tried = True
+            warn(f"nothing is recorded: {type(error).__name__}: {error}")
+        return self.recorder
+
+    def early(self, phase: int, t0: int, t1: int, own: int) -> None:
+        """Keep a phase from before the run, as the loading of a checkpoint, until there is one."""
+        if self.installed and not self._tried and not self.in_worker and not self.child:
+            self._early.append((phase, t0, t1, own))
+
+    def _start(self, place: identity.Place) -> Recorder | None:
+        settings = self._settings = Settings.from_env()
+        provider, foreign = self._provider_in_place()
+        destination = decide_destination(settings, os.environ, foreign)
+        if destination.nowhere:
+            return None
+        run_id, place = identity.agree(settings.run_id or identity.new_run_id(), place)
+        if settings.run_id is not None:
+            run_id = settings.run_id
+        writer, transport = self._open_ring(settings, destination, provider)
+        info = self._run_info(run_id, place, settings, destination, provider)
+        serials = count(RUN_SCOPE + 1)
+        recorder = Recorder(writer, _Keeper(self, transport), serials, self.after_fork)
+        self._writer, self._transport = writer, transport
+        lane = recorder.lane(MAIN_LANE)
+        at = self.loaded_at
+        writer.write(marks.RUN_INFO, lane, at, at, RUN_SCOPE, writer.intern(info.to_json()), 0, 0)
+        writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)
+        for phase, t0, t1, own in self._early:
+            recorder.phase(phase, lane, t0, t1, 0, -1, own, 0)
+        self._early.clear()
+        self._watch_the_end()
+        if place.rank == 0:
+            warn(f"recording run {run_id} to {_describe(info)}; report: grademl")
+        return recorder
+
+    def _provider_in_place(self) -> tuple[Any, bool]:
+        """The SDK's tracer provider in place or None, and whether it is the user's own."""
+        from opentelemetry import trace
+
+        provider = trace.get_tracer_provider()
+        if not hasattr(provider, "resource"):
+            return None, False
+        unchanged = provider is self.provider and _processors(provider) == self._processors
+        return provider, not unchanged
+
+    def _run_info(
+        self, run_id: str, place: identity.Place, settings: Settings, destination: Destination, provider: Any
+    ) -> marks.RunInfo:
+        resource = _resource_attributes(provider)
+        framework, version = self.framework
+        own: dict[str, Any] = {
+            semconv.RUN_ID: run_id,
+            semconv.ATTEMPT: place.attempt,
+            semconv.RANK: place.rank,
+            semconv.LOCAL_RANK: place.local_rank,
+            semconv.WORLD_SIZE: place.world_size,
+            semconv.CLOCK_ID: identity.clock_id(),
+            "process.pid": os.getpid(),
+        }
+        if framework:
+            own[semconv.FRAMEWORK_NAME] = framework
+            own[semconv.FRAMEWORK_VERSION] = version
+        resource.setdefault("host.name", platform.node())
+        return marks.RunInfo(
+            run_id=run_id,
+            attempt=place.attempt,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.world_size,
+            perf_to_unix_ns=_perf_to_unix_ns(),
+            exporters=destination.exporters,
+            store=str(settings.store_dir),
+            script=_script(),
+            resource={**resource, **own},
+            traces=destination.traces,
+            metrics=destination.metrics,
+        )
+
+    # --- End -------------------------------------------------------------------------------------------
+
+    def _watch_the_end(self) -> None:
+        # Registered at the first ML event, so after nearly every import: atexit runs backwards, and the
+        # user's threads have been joined before.
+        atexit.register(self.end)
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            # Children of multiprocessing may end with os._exit, which knows no atexit.
+            util.Finalize(None, self.end, exitpriority=100)
+        previous = sys.excepthook
+
+        def excepthook(
+            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+        ) -> None:
+            try:
+                self._error = kind.__name__
+                traceback = _hide_our_frames(error)
+            except Exception:
+                pass
+            previous(kind, error, traceback)
+
+        sys.excepthook = excepthook
+
+    def end(self) -> None:
+        """End the run in order and wait until its telemetry is on its way, `GRADEML_EXIT_WAIT` at most."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is None or recorder.pid != os.getpid():
+            return
+        try:
+            recorder.finish()
+            assert self._writer is not None
+            self._tell_device(recorder)
+            now = time.perf_counter_ns()
+            lane = recorder.lane(MAIN_LANE)
+            error = self._writer.intern(self._error) if self._error else 0
+            self._writer.write(
+                marks.SCOPE_CLOSE, lane, now, now, RUN_SCOPE, 1 if self._error else 0, _RUN, error
+            )
+            wait = self._settings.exit_wait_s if self._settings is not None else 0.0
+            self._transport.close(wait)
+        except Exception as error:
+            warn(f"the end of the run is not recorded: {type(error).__name__}: {error}")
+
+    def _tell_device(self, recorder: Recorder) -> None:
+        if self._device_told or self._writer is None:
+            return
+        device = self.device()
+        if device:
+            self._device_told = True
+            now = time.perf_counter_ns()
+            key, value = self._writer.intern(semconv.DEVICE), self._writer.intern(device)
+            self._writer.write(marks.SCOPE_TEXT, recorder.lane(MAIN_LANE), now, now, RUN_SCOPE, key, value)
+
+    # --- Fork ------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """In a forked child: ring, relay and run are the parent's; ours starts at our own first training."""
+        recorder, self.recorder = self.recorder, None
+        self._starting = threading.Lock()
+        self._tried = False
+        self._early.clear()
+        self.child = True
+        self._error = None
+        self._device_told = False
+        transport, self._transport = self._transport, None
+        self._writer = None
+        try:
+            if recorder is not None:
+                recorder.mute()
+            if transport is not None:
+                transport.abandon()
+        except Exception:
+            pass  # the child loses nothing of its own
+
+
+class _Keeper:
+    """Looks after the transport, and tells the device once training has begun."""
+
+    def __init__(self, session: Session, transport: Keeper) -> None:
+        self._session = session
+        self._transport = transport
+
+    def tick(self, now_ns: int) -> None:
+        recorder = self._session.recorder
+        if recorder is not None and recorder.finished_steps():
+            self._session._tell_device(recorder)
+        self._transport.tick(now_ns)
+
+
+def _open_ring(settings: Settings, destination: Destination, provider: Any) -> tuple[Writer, Any]:
+    from grademl_otel.ring import RingUnavailable, RingWriter
+    from grademl_otel.transport import open_transport
+
+    in_process = (
+        settings.in_process
+        or destination.through_provider
+        or not sys.platform.startswith(("linux", "darwin"))
+    )
+    try:
+        writer = RingWriter.create(settings)
+    except RingUnavailable:
+        writer = RingWriter.in_memory(settings)
+        in_process = True
+    taken = provider if destination.through_provider else None
+    return writer, open_transport(writer, settings, "in-process" if in_process else "relay", taken)
+
+
+def _processors(provider: Any) -> tuple[Any, ...]:
+    return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
+
+
+def _group_exists() -> bool:
+    group = sys.modules.get("torch.distributed.distributed_c10d")
+    return group is not None and bool(group.is_initialized())
+
+
+def _perf_to_unix_ns() -> int:
+    """The offset from ``perf_counter_ns`` to Unix time, from the tightest of a few readings."""
+    readings = []
+    for _ in range(5):
+        before = time.perf_counter_ns()
+        wall = time.time_ns()
+        after = time.perf_counter_ns()
+        readings.append((after - before, wall - (before + after) // 2))
+    return min(readings)[1]
+
+
+def _resource_attributes(provider: Any) -> dict[str, Any]:
+    resource = getattr(provider, "resource", None)
+    if resource is None:
+        from opentelemetry.sdk.resources import Resource
+
+        resource = Resource.create()
+    attributes: dict[str, Any] = {}
+    for key, value in resource.attributes.items():
+        if isinstance(value, (str, bool, int, float)):
+            attributes[key] = value
+        elif isinstance(value, (tuple, list)):
+            attributes[key] = list(value)
+    return attributes
+
+
+def _script() -> str:
+    """Base name of the program; for ``python -m package`` the module's name."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name:
+        return str(spec.name).removesuffix(".__main__")
+    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+
+
+def _describe(info: marks.RunInfo) -> str:
+    places = []
+    if FILE in info.exporters:
+        places.append(_short(info.store))
+    if len(places) < len(info.exporters):
+        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
+            "OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+        places.append(f"OTLP {_without_credentials(endpoint)}" if endpoint else "OTLP on this host")
+    return " and ".join(places) or "the tracer provider in place"
+
+
+def _short(path: str) -> str:
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith("..") else f"./{relative}"
+
+
+def _without_credentials(endpoint: str) -> str:
+    scheme, separator, rest = endpoint.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _hide_our_frames(error: BaseException) -> TracebackType | None:
+    """Take the frames of our wrappers out of a traceback: the user sees what they would see anyway."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        link = pending.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        link.__traceback__ = _pruned(link.__traceback__)
+        pending += (link.__cause__, link.__context__)
+    return error.__traceback__
+
+
+def _pruned(first: TracebackType | None) -> TracebackType | None:
+    while first is not None and _ours(first):
+        first = first.tb_next
+    entry = first
+    while entry is not None:
+        following = entry.tb_next
+        while following is not None and _ours(following):
+            following = following.tb_next
+        entry.tb_next = following
+        entry = following
+    return first
+
+
+def _ours(entry: TracebackType) -> bool:
+    name = entry.tb_frame.f_globals.get("__name__", "")
+    return isinstance(name, str) and name.partition(".")[0] == _PACKAGE
+
+
+session: Final = Session()
+"""The one session of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=session.after_fork)

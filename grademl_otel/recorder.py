@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: the front of the hot path, between the hooks and the ring.
+
+A hook asks for its thread's machine (`Recorder.here`), tells it what happened, and the machine's results come
+back to the recorder as a `steps.Sink`: each becomes one mark in the ring and a few additions to the totals in
+the ring's header. The totals are written once per row. Once per row, too, it is looked after whether this is
+still the process that opened the ring, and at most once a second after the heartbeat and the transport.
+
+Nothing here may reach the user's program: hooks call under a :class:`Guard`, which switches a hook off that
+fails again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import count
+from time import perf_counter_ns
+from typing import Any, Final, Protocol
+
+from grademl_otel import marks, semconv
+from grademl_otel.config import warn
+from grademl_otel.steps import EVALUATION, TRAIN, LoaderFacts, StepMachine, Totals
+
+MAIN_LANE: Final = "main"
+MEASURE_EVERY: Final = 64
+"""The tracer's own time is measured in one row of so many."""
+_TICK_NS: Final = 1_000_000_000
+_BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in semconv.STEP_DURATION_BOUNDS_S)
+
+
+class Writer(Protocol):
+    """What the recorder needs of a ring; see `ring.RingWriter`."""
+
+    def write(
+        self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
+    ) -> None: ...
+    def intern(self, text: str) -> int: ...
+    def open_phase(self, lane: int, kind: int, t0: int) -> None: ...
+    def close_phase(self, lane: int) -> None: ...
+    def set_accumulators(self, values: array[int]) -> None: ...
+
+
+class Keeper(Protocol):
+    """What the recorder needs of a transport; see `transport.Transport`."""
+
+    def tick(self, now_ns: int) -> None: ...
+
+
+class Guard:
+    """Counts the errors of one hook and switches it off when they do not stop."""
+
+    LIMIT: Final = 3
+    """Errors after which a hook is off for good."""
+
+    __slots__ = ("failures", "name", "on")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.on = True
+        self.failures = 0
+
+    def failed(self, error: BaseException) -> None:
+        """Count ``error``; one line when the hook is switched off."""
+        self.failures += 1
+        if self.on and self.failures >= self.LIMIT:
+            self.off(f"{type(error).__name__}: {error}")
+
+    def off(self, why: str) -> None:
+        """Switch the hook off for the rest of the process, in one line."""
+        self.on = False
+        warn(f"{self.name} is not recorded: {why}")
+
+
+class _Local(threading.local):
+    machine: StepMachine | None = None
+
+
+class Recorder:
+    """Writes the marks of this process; see the module's text.
+
+    ``scopes`` numbers the scopes of the process; the run's own scope has been taken from it. ``forked`` is
+    called in a child that forked without Python's knowledge, where nothing may be written any more.
+    """
+
+    def __init__(
+        self, writer: Writer, keeper: Keeper, scopes: count[int], forked: Callable[[], None] = lambda: None
+    ) -> None:
+        self.totals = Totals()
+        self.pid = os.getpid()
+        self.backward_owner: StepMachine | None = None
+        """The machine of the thread inside a backward: autograd's own threads work for it."""
+        self._forked = forked
+        self._keeper = keeper
+        self._scopes = scopes
+        self._local = _Local()
+        self._machines: list[StepMachine] = []
+        self._new_machine = threading.Lock()
+        self._lanes: dict[str, int] = {}
+        self._ticked = 0
+        self._rows = 0
+        self._measuring = True
+        self._cost = 0
+        self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
+        self._attach(writer)
+
+    def _attach(self, writer: Writer) -> None:
+        self._writer = writer
+        self._write = writer.write
+        self._open_phase = writer.open_phase
+        self.ended = writer.close_phase
+        self.text = writer.intern
+
+    # --- For hooks -------------------------------------------------------------------------------------
+
+    def here(self) -> StepMachine:
+        """The machine of this thread; inside a backward, autograd's threads get the one that waits for it."""
+        machine = self._local.machine
+        if machine is not None:
+            return machine
+        if self.backward_owner is not None:
+            return self.backward_owner
+        with self._new_machine:
+            number = len(self._machines)
+            lane = MAIN_LANE if number == 0 else f"thread-{number}"
+            machine = StepMachine(self, self.totals, self._scopes, self.lane(lane))
+            self._machines.append(machine)
+        self._local.machine = machine
+        return machine
+
+    def lane(self, name: str) -> int:
+        """The string id of lane ``name``."""
+        number = self._lanes.get(name)
+        if number is None:
+            number = self._lanes[name] = self.text(name)
+        return number
+
+    def lost(self, error: BaseException) -> None:
+        """Count a mark that could not be made."""
+        self._acc[marks.ACC_LOST] += 1
+
+    def finish(self) -> None:
+        """Close all rows and passes of all threads and publish the totals."""
+        for machine in self._machines:
+            machine.finish()
+        self._writer.set_accumulators(self._acc)
+
+    def finished_steps(self) -> int:
+        """Training steps so far."""
+        return self.totals.steps
+
+    # --- Sink ------------------------------------------------------------------------------------------
+
+    def phase(
+        self, phase: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
+    ) -> None:
+        acc = self._acc
+        acc[marks.ACC_PHASE_SUM_NS + phase] += t1 - t0
+        acc[marks.ACC_PHASE_COUNT + phase] += 1
+        self._write(marks.PHASE_BASE + phase, lane, t0, t1, row, item, own, detail)
+        if self._measuring:
+            self._cost += perf_counter_ns() - t1
+
+    def began(self, phase: int, lane: int, at: int) -> None:
+        self._open_phase(lane, marks.PHASE_BASE + phase, at)
+        if self._measuring:
+            self._cost += perf_counter_ns() - at
+
+    def row(
+        self,
+        serial: int,
+        lane: int,
+        t0: int,
+        t1: int,
+        step: int,
+        kind: int,
+        micro: int,
+        pass_: int,
+        samples: int,
+    ) -> None:
+        if os.getpid() != self.pid:
+            self.mute()
+            self._forked()
+            return
+        self._rows += 1
+        self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(kind, micro, pass_), samples)
+        acc = self._acc
+        if kind == TRAIN:
+            duration = t1 - t0
+            acc[marks.ACC_STEPS] += 1
+            acc[marks.ACC_SAMPLES] += samples
+            acc[marks.ACC_STEP_SUM_NS] += duration
+            acc[marks.ACC_HISTOGRAM + bisect_left(_BOUNDS_NS, duration)] += 1
+        elif kind == EVALUATION:
+            acc[marks.ACC_EVAL_STEPS] += 1
+        else:
+            acc[marks.ACC_INCOMPLETE] += 1
+        self._housekeep(t1)
+
+    def _housekeep(self, now: int) -> None:
+        if self._measuring:
+            # What one row costs stands for all until the next is measured; the first one pays for start-up.
+            self._acc[marks.ACC_COST_NS] += self._cost * (1 if self._rows == 1 else MEASURE_EVERY)
+            self._cost = 0
+        self._measuring = self._rows % MEASURE_EVERY == 1
+        self._writer.set_accumulators(self._acc)
+        if now - self._ticked > _TICK_NS:
+            self._ticked = now
+            self._keeper.tick(perf_counter_ns())
+
+    def pass_opened(
+        self, pass_: int, lane: int, parent: int, kind: int, number: int, at: int, facts: LoaderFacts
+    ) -> None:
+        self._write(marks.SCOPE_OPEN, lane, at, at, pass_, parent or RUN_SCOPE, kind, number)
+        integers = (
+            (semconv.LOADER_ID, facts.loader),
+            (semconv.LOADER_WORKERS, facts.workers),
+            (semconv.LOADER_PREFETCH, facts.prefetch),
+            (semconv.LOADER_BATCH_SIZE, facts.batch_size),
+        )
+        for key, value in integers:
+            if value is not None:
+                self._write(marks.SCOPE_INT, lane, at, at, pass_, self.text(key), value)
+        for key, flag in (
+            (semconv.LOADER_PERSISTENT, facts.persistent),
+            (semconv.LOADER_IN_ORDER, facts.in_order),
+        ):
+            self._write(marks.SCOPE_BOOL, lane, at, at, pass_, self.text(key), int(flag))
+
+    def pass_closed(self, pass_: int, lane: int, kind: int, at: int, steps: int, eval_steps: int) -> None:
+        for key, value in ((semconv.STEPS_TOTAL, steps), (semconv.EVAL_STEPS_TOTAL, eval_steps)):
+            self._write(marks.SCOPE_INT, lane, at, at, pass_, self.text(key), value)
+        self._write(marks.SCOPE_CLOSE, lane, at, at, pass_, 0, kind)
+
+    # --- After a fork ----------------------------------------------------------------------------------
+
+    def mute(self) -> None:
+        """Write nothing any more: this is a forked child, and the ring is its parent's."""
+        self._attach(_Nothing())
+        self._keeper = _Nothing()
+
+
+class _Nothing:
+    """Stands for ring and transport where nothing may be written."""
+
+    def write(self, *_: Any) -> None: ...
+    def intern(self, text: str) -> int:
+        return 0
+
+    def open_phase(self, lane: int, kind: int, t0: int) -> None: ...
+    def close_phase(self, lane: int) -> None: ...
+    def set_accumulators(self, values: array[int]) -> None: ...
+    def tick(self, now_ns: int) -> None: ...
+
+
+RUN_SCOPE: Final = 1
+"""Serial of the run's own scope."""

@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step inference: which stretch of a training loop is one step, from what a script does anyway.
+
+A script never says "this is a step". It asks loaders for batches, calls modules, runs backward and steps
+optimizers; from the order of these events the machine below tells training, evaluation and incomplete steps
+apart, and passes over loaders (epochs, evaluations). It is pure: every event comes with its time in
+``perf_counter_ns``, results go to a :class:`Sink`, no framework is known here. One machine serves one thread.
+
+The thread's loops form a stack: one pass for each loader iterator in use, above a bottom without a loader.
+The top of the stack has the open row, and all compute goes there.
+
+* ``next()`` on a pass ends its row when an optimizer has stepped or when there was a forward only; a backward
+  without a step is gradient accumulation and the row goes on.
+* ``next()`` on a pass further down abandons the passes above it.
+* An iterator that is first asked right after another one gave a batch joins that one's row (``zip``).
+* A training row whose update is done ends when another loader's pass begins.
+* Where no ``next()`` can come (the bottom, an iterator that is gone), the row ends at the first forward after
+  every live optimizer has stepped, so that the optimizers of a GAN make one step together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from grademl_otel import semconv
+from grademl_otel.marks import SCOPE_INDEX, pack_item
+
+DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
+FORWARD: Final = semconv.PHASE_INDEX[semconv.FORWARD]
+RECOMPUTE: Final = semconv.PHASE_INDEX[semconv.RECOMPUTE]
+BACKWARD: Final = semconv.PHASE_INDEX[semconv.BACKWARD]
+OPTIMIZER: Final = semconv.PHASE_INDEX[semconv.OPTIMIZER]
+
+EPOCH: Final = SCOPE_INDEX[semconv.EPOCH]
+EVALUATE: Final = SCOPE_INDEX[semconv.EVALUATE]
+
+TRAIN: Final = 0
+INCOMPLETE: Final = semconv.FLAG_INCOMPLETE
+EVALUATION: Final = semconv.FLAG_EVALUATE
+
+OPTIMIZER_IDLE_STEPS: Final = 16
+"""An optimizer that stood still while the others of its thread made so many steps is not part of a step."""
+MAX_READ_AHEAD: Final = 8
+"""Batches that a wrapper of a loader may hold back; more were skipped, not read ahead."""
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """What a loader says of itself; None where it has no such thing."""
+
+    loader: int
+    """Number of the loader in this process, from 0."""
+    workers: int = 0
+    prefetch: int | None = None
+    batch_size: int | None = None
+    persistent: bool = False
+    in_order: bool = True
+
+
+class Sink(Protocol):
+    """Where a machine's results go; times are ``perf_counter_ns``."""
+
+    def phase(
+        self, phase: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
+    ) -> None:
+        """Record one phase; ``row`` is the serial of its row or 0, ``item`` a packed item or -1."""
+
+    def began(self, phase: int, lane: int, at: int) -> None:
+        """Say that a phase runs, in case the process dies in it."""
+
+    def ended(self, lane: int) -> None:
+        """Say that the phase of a lane runs no more."""
+
+    def row(
+        self,
+        serial: int,
+        lane: int,
+        t0: int,
+        t1: int,
+        step: int,
+        kind: int,
+        micro: int,
+        pass_: int,
+        samples: int,
+    ) -> None:
+        """Record a row; ``kind`` is `TRAIN`, `INCOMPLETE` or `EVALUATION`, ``samples`` 0 when unknown."""
+
+    def pass_opened(
+        self, pass_: int, lane: int, parent: int, kind: int, number: int, at: int, facts: LoaderFacts
+    ) -> None:
+        """Record that a pass exists; ``parent`` 0 is the run, ``kind`` may change until its close."""
+
+    def pass_closed(self, pass_: int, lane: int, kind: int, at: int, steps: int, eval_steps: int) -> None:
+        """Record the end of a pass."""
+
+
+@dataclass
+class Totals:
+    """Counts of the whole process, shared by the machines of its threads."""
+
+    steps: int = 0
+    eval_steps: int = 0
+    incomplete: int = 0
+    training_passes: int = 0
+
+    def __post_init__(self) -> None:
+        self.rows = count(1)
+
+
+class Row:
+    """A stretch of a loop that may become a row of the step table."""
+
+    __slots__ = (
+        "backward", "batches", "forward", "fresh", "grad", "joined_at", "joined_samples", "last", "roots",
+        "samples", "serial", "start", "stepped",
+    )  # fmt: skip
+
+    def __init__(self, serial: int, start: int) -> None:
+        self.serial = serial
+        self.start = start
+        self.last = start
+        self.batches = 0
+        self.samples = 0
+        self.forward = False
+        self.grad = False
+        self.backward = False
+        self.fresh = False
+        """A batch has come since the last compute."""
+        self.stepped: set[int] = set()
+        self.roots: set[int] = set()
+        self.joined_at = start
+        self.joined_samples = 0
+
+    @property
+    def computed(self) -> bool:
+        return self.forward or self.backward or bool(self.stepped)
+
+
+_PENDING: Final = 0
+"""The iterator exists, nobody asked it yet."""
+_ACTIVE: Final = 1
+"""On the stack."""
+_JOINED: Final = 2
+"""Its batches belong to the rows of another pass."""
+_CLOSED: Final = 3
+
+
+class Pass:
+    """One pass over a loader, or the bottom of a thread's stack (serial 0)."""
+
+    __slots__ = (
+        "batches", "consumed", "ended", "eval_steps", "facts", "host", "incomplete", "interleaved", "leading",
+        "made_at", "opened", "owed", "row", "serial", "state", "steps",
+    )  # fmt: skip
+
+    def __init__(self, serial: int, facts: LoaderFacts | None, made_at: int) -> None:
+        self.facts = facts
+        self.restart(serial, made_at)
+
+    def restart(self, serial: int, made_at: int) -> None:
+        """Become a new pass of the same iterator."""
+        self.serial = serial
+        self.made_at = made_at
+        self.state = _PENDING
+        self.host: Pass | None = None
+        self.interleaved = False
+        self.row: Row | None = None
+        self.batches = 0
+        self.consumed = 0
+        self.leading = 0
+        """Batches asked for before the first compute: more than one means read-ahead or skipping."""
+        self.ended = False
+        """No ``next()`` can come any more, but a row may still run."""
+        self.owed = 0
+        """Rows still to come after the end, for batches that were read ahead."""
+        self.opened = False
+        self.steps = 0
+        self.eval_steps = 0
+        self.incomplete = 0
+
+    @property
+    def item(self) -> int:
+        """The packed item of the batch being asked for."""
+        return pack_item(self.serial, self.batches)
+
+
+class StepMachine:
+    """The state of one thread; see the module's text for its rules.
+
+    ``serials`` numbers the scopes of the process. All methods expect times that do not go back.
+    """
+
+    def __init__(self, sink: Sink, totals: Totals, serials: count[int], lane: int) -> None:
+        self.lane = lane
+        self.waiting = 0
+        """Depth of ``next()``: compute inside it belongs to the fetching of the batch, not to a row."""
+        self.backward_depth = 0
+        self._sink = sink
+        self._totals = totals
+        self._serials = serials
+        self._bottom = Pass(0, None, 0)
+        self._bottom.state = _ACTIVE
+        self._stack = [self._bottom]
+        self._optimizers: dict[int, int] = {}
+        """Live optimizers and the count of steps at which each stepped last."""
+        self._optimizer_steps = 0
+        self._last_event = 0
+        self._in_optimizer = False
+        self._released: deque[tuple[Pass, int]] = deque()
+        self._gone: deque[int] = deque()
+
+    # --- Loaders ---------------------------------------------------------------------------------------
+
+    def iterator_made(self, facts: LoaderFacts, at: int) -> Pass:
+        """A loader gave out an iterator, or started one over (persistent workers)."""
+        self._drain()
+        top = self._close_ended(at)
+        row = top.row
+        if row is not None and row.stepped and (top.facts is None or top.facts.loader != facts.loader):
+            self._close_row(top, row.last if top is self._bottom else at)
+        return Pass(next(self._serials), facts, at)
+
+    def begin_wait(self, pass_: Pass, at: int) -> None:
+        """``next()`` was called on the iterator of ``pass_``."""
+        self._drain()
+        self.waiting += 1
+        if pass_.state == _JOINED:
+            self._rejoin(pass_, at)
+        elif pass_.state == _CLOSED:
+            self._reappear(pass_, at)
+        if pass_.state == _PENDING:
+            self._enter(pass_, at)
+        if pass_.state == _ACTIVE:
+            while self._stack[-1] is not pass_:
+                self._close_pass(self._stack[-1], self._last(self._stack[-1]))
+            self._settle(pass_, at)
+        self._sink.began(DATA_WAIT, self.lane, at)
+
+    def end_wait(self, pass_: Pass, t0: int, t1: int, samples: int) -> int:
+        """``next()`` gave a batch of ``samples`` samples (0 when unknown); return the packed item."""
+        self.waiting -= 1
+        item = pass_.item
+        pass_.batches += 1
+        joined = pass_.state == _JOINED
+        host = pass_.host if joined and pass_.host is not None else pass_
+        row = host.row
+        if row is None:
+            row = host.row = Row(next(self._totals.rows), t0)
+        if joined:
+            if not row.joined_samples:
+                row.joined_at = t0
+            row.joined_samples += samples
+        else:
+            row.batches += 1
+            row.samples += samples
+        row.fresh = True
+        row.last = t1
+        self._sink.ended(self.lane)
+        self._sink.phase(DATA_WAIT, self.lane, t0, t1, row.serial, item, 0, 0)
+        return item
+
+    def exhausted(self, pass_: Pass, t1: int) -> None:
+        """``next()`` said that there is no further batch."""
+        self.waiting -= 1
+        self._sink.ended(self.lane)
+        if pass_.state != _ACTIVE:
+            pass_.state = _CLOSED
+            return
+        read_ahead = pass_.leading - 1
+        pass_.ended = True
+        if pass_.row is not None:
+            return  # gradients without an update: a step after the loop may still come
+        if 0 < read_ahead <= MAX_READ_AHEAD and pass_.batches - pass_.consumed == read_ahead:
+            pass_.owed = read_ahead
+        else:
+            self._close_pass(pass_, t1)
+
+    def wait_failed(self) -> None:
+        """``next()`` raised: the user's error, in a dataset or a worker."""
+        self.waiting -= 1
+        self._sink.ended(self.lane)
+
+    def release(self, pass_: Pass, at: int) -> None:
+        """The iterator is gone; handled at the next event, so the garbage collector may call this."""
+        self._released.append((pass_, at))
+
+    def fetched(self, phase: int, lane: int, t0: int, t1: int, item: int, detail: int = 0) -> None:
+        """The fetching or collating of ``item``, in a worker's lane or inside the wait of this lane."""
+        host = self._stack[-1]
+        row = host.row
+        self._sink.phase(phase, lane, t0, t1, 0 if row is None else row.serial, item, 0, detail)
+
+    # --- Compute ---------------------------------------------------------------------------------------
+
+    def begin_forward(self, at: int, grad: bool, root: int) -> None:
+        """A root module is called; ``root`` identifies it, ``grad`` says whether gradients are recorded."""
+        if self._released or self._gone:
+            self._drain()
+        top = self._stack[-1]
+        row = top.row
+        if row is not None and (top.ended or top is self._bottom) and self._ends_at_forward(row, grad, root):
+            self._close_row(top, row.last)
+        self._sink.began(FORWARD, self.lane, at)
+
+    def end_forward(self, t0: int, t1: int, grad: bool, root: int, detail: int) -> None:
+        """The root module returned or raised."""
+        row = self._compute(t0, t1)
+        row.forward = True
+        if grad:
+            row.grad = True
+        else:
+            row.roots.add(root)
+        self._sink.ended(self.lane)
+        self._sink.phase(FORWARD, self.lane, t0, t1, row.serial, -1, 0, detail)
+
+    def recomputed(self, t0: int, t1: int, detail: int) -> None:
+        """A root module was called inside a backward: activation checkpointing."""
+        row = self._compute(t0, t1)
+        self._sink.phase(RECOMPUTE, self.lane, t0, t1, row.serial, -1, 0, detail)
+
+    def begin_backward(self, at: int) -> None:
+        """The outermost backward begins."""
+        if self._released or self._gone:
+            self._drain()
+        self._sink.began(BACKWARD, self.lane, at)
+
+    def end_backward(self, t0: int, t1: int) -> None:
+        """The outermost backward returned."""
+        row = self._compute(t0, t1)
+        row.backward = True
+        top = self._stack[-1]
+        if not top.opened and top.serial:
+            self._open(top, EPOCH)
+        self._sink.ended(self.lane)
+        self._sink.phase(BACKWARD, self.lane, t0, t1, row.serial, -1, 0, 0)
+
+    def backward_failed(self, t0: int, t1: int) -> None:
+        """The outermost backward raised: its time counts, the step has no gradients."""
+        row = self._compute(t0, t1)
+        self._sink.ended(self.lane)
+        self._sink.phase(BACKWARD, self.lane, t0, t1, row.serial, -1, 0, 0)
+
+    def optimizer_made(self, optimizer: int) -> None:
+        """An optimizer was built in this thread; ``optimizer`` identifies it as long as it lives."""
+        self._drain()
+        self._optimizers[optimizer] = self._optimizer_steps
+
+    def optimizer_gone(self, optimizer: int) -> None:
+        """The optimizer is gone. Safe from any thread and from the garbage collector."""
+        self._gone.append(optimizer)
+
+    def begin_optimizer(self, at: int) -> None:
+        """The outermost optimizer step begins."""
+        if self._in_optimizer:
+            self._sink.ended(self.lane)
+        self._in_optimizer = True
+        self._sink.began(OPTIMIZER, self.lane, at)
+
+    def stepped(self, optimizer: int, t0: int, t1: int, phase: bool = True) -> None:
+        """An optimizer stepped; without ``phase`` the step counts but is no time of its own.
+
+        That is so for a step that a scaler skipped and for one inside a backward.
+        """
+        if self._released or self._gone:
+            self._drain()
+        row = self._compute(t0, t1)
+        row.stepped.add(optimizer)
+        self._optimizer_steps += 1
+        self._optimizers[optimizer] = self._optimizer_steps
+        if self._in_optimizer and phase:
+            self._in_optimizer = False
+            self._sink.ended(self.lane)
+            self._sink.phase(OPTIMIZER, self.lane, t0, t1, row.serial, -1, 0, 0)
+
+    def begin_aside(self, phase: int, at: int) -> None:
+        """Something beside the step begins."""
+        self._sink.began(phase, self.lane, at)
+
+    def aside(self, phase: int, t0: int, t1: int, own: int) -> None:
+        """Something beside the step, as a checkpoint: in the open row unless it follows a finished one."""
+        if self._released or self._gone:
+            self._drain()
+        top = self._stack[-1]
+        row = top.row
+        if row is not None and row.stepped and (top is self._bottom or top.ended):
+            row = None
+        if row is not None:
+            row.last = t1
+        self._sink.ended(self.lane)
+        self._sink.phase(phase, self.lane, t0, t1, 0 if row is None else row.serial, -1, own, 0)
+
+    def finish(self) -> None:
+        """The run ends: close all that is open, each at its last event."""
+        self._drain()
+        while self._stack[-1] is not self._bottom:
+            self._close_pass(self._stack[-1], self._last(self._stack[-1]))
+        if self._bottom.row is not None:
+            self._close_row(self._bottom, self._bottom.row.last)
+
+    # --- Rules -----------------------------------------------------------------------------------------
+
+    def _ends_at_next(self, row: Row) -> bool:
+        if row.stepped:
+            return True
+        if row.backward:
+            return not self._optimizers  # the script updates by hand
+        return row.forward
+
+    def _ends_at_forward(self, row: Row, grad: bool, root: int) -> bool:
+        if row.stepped:
+            return all(
+                optimizer in row.stepped or self._optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
+                for optimizer, last in self._optimizers.items()
+            )
+        if row.backward:
+            return not self._optimizers
+        if row.grad:
+            return not self._optimizers  # nobody trains: each call is one evaluation step
+        if not row.forward:
+            return False
+        # Forwards without gradients so far: with another module and gradients, a teacher and its student.
+        return not grad or root in row.roots
+
+    def _kind(self, pass_: Pass, row: Row) -> int:
+        if row.backward or row.stepped:
+            return TRAIN
+        if row.grad and pass_.steps and pass_ is not self._bottom:
+            return INCOMPLETE
+        return EVALUATION
+
+    # --- Passes ----------------------------------------------------------------------------------------
+
+    def _enter(self, pass_: Pass, at: int) -> None:
+        """Give a pass that is asked for the first time its place."""
+        top = self._stack[-1]
+        row = top.row
+        if row is not None and row.fresh and not row.computed and top is not self._bottom:
+            pass_.state = _JOINED
+            pass_.host = top
+            return
+        top = self._close_ended(at)
+        row = top.row
+        if row is not None and (row.stepped or top is self._bottom):
+            self._close_row(top, row.last if top is self._bottom else at)
+        pass_.state = _ACTIVE
+        pass_.host = None
+        self._stack.append(pass_)
+
+    def _rejoin(self, pass_: Pass, at: int) -> None:
+        """A joined iterator is asked again: still a partner, or was it never one?"""
+        host = pass_.host
+        if host is None or host.state != _ACTIVE:
+            pass_.state = _PENDING
+            return
+        row = host.row
+        if row is None or row.fresh or not row.computed or pass_.interleaved:
+            return
+        # Its host was not asked in between, so the host's batch was a look at the data and this pass is a
+        # loop of its own: the row moves over.
+        host.row = None
+        row.start = row.joined_at
+        row.batches = 1
+        row.samples = row.joined_samples
+        pass_.host = None
+        pass_.state = _ACTIVE
+        pass_.row = row
+        pass_.leading = 1
+        if host.ended and host is self._stack[-1]:
+            self._close_pass(host, at)
+        self._stack.append(pass_)
+
+    def _reappear(self, pass_: Pass, at: int) -> None:
+        """An iterator that was taken for abandoned is asked again: two loaders take turns in one loop."""
+        top = self._stack[-1]
+        trained = pass_.steps > 0
+        if trained and top is not self._bottom:
+            pass_.state = _JOINED
+            pass_.host = top
+            pass_.interleaved = True
+            return
+        # An evaluation batch now and then: each turn is a pass.
+        pass_.restart(next(self._serials), at)
+
+    def _settle(self, pass_: Pass, at: int) -> None:
+        """End, drop or continue the row of a pass that is asked for its next batch."""
+        row = pass_.row
+        if row is None:
+            if not pass_.consumed:
+                pass_.leading += 1
+        elif self._ends_at_next(row):
+            self._close_row(pass_, at)
+        elif not row.computed:
+            pass_.row = None
+            if not pass_.consumed:
+                pass_.leading += 1
+
+    def _close_ended(self, at: int) -> Pass:
+        """Close the passes on top that cannot go on; return the top that can."""
+        top = self._stack[-1]
+        while top.ended:
+            if top.row is not None and top.row.stepped:
+                self._close_row(top, at if not top.owed else top.row.last)
+            if top.state == _ACTIVE:
+                self._close_pass(top, self._last(top))
+            top = self._stack[-1]
+        return top
+
+    def _open(self, pass_: Pass, kind: int) -> None:
+        parent = 0
+        for other in self._stack:
+            if other is pass_:
+                break
+            if other.opened:
+                parent = other.serial
+        pass_.opened = True
+        assert pass_.facts is not None
+        self._sink.pass_opened(
+            pass_.serial, self.lane, parent, kind, self._totals.training_passes, pass_.made_at, pass_.facts
+        )
+
+    def _close_pass(self, pass_: Pass, at: int) -> None:
+        """Take a pass off the stack, wherever it is, ending its row first."""
+        if pass_.row is not None:
+            at = max(at, pass_.row.last)
+            self._close_row(pass_, pass_.row.last)
+        if pass_.state != _ACTIVE:
+            return
+        pass_.state = _CLOSED
+        self._stack.remove(pass_)
+        if not pass_.opened:
+            return
+        kind = EPOCH if pass_.steps or pass_.incomplete else EVALUATE
+        if kind == EPOCH:
+            self._totals.training_passes += 1
+        self._sink.pass_closed(pass_.serial, self.lane, kind, at, pass_.steps, pass_.eval_steps)
+
+    def _close_row(self, pass_: Pass, at: int) -> None:
+        """End the open row of ``pass_`` at time ``at``; a row with nothing but data is no row."""
+        row = pass_.row
+        assert row is not None
+        pass_.row = None
+        if self._in_optimizer:  # its step raised: the hook after it never came
+            self._in_optimizer = False
+            self._sink.ended(self.lane)
+        if not row.computed:
+            return
+        totals = self._totals
+        kind = self._kind(pass_, row)
+        number = totals.steps
+        if not pass_.opened and pass_.serial:
+            self._open(pass_, EVALUATE if kind == EVALUATION else EPOCH)
+        if kind == TRAIN:
+            pass_.steps += 1
+            totals.steps += 1
+        elif kind == EVALUATION:
+            pass_.eval_steps += 1
+            totals.eval_steps += 1
+        else:
+            pass_.incomplete += 1
+            totals.incomplete += 1
+        pass_.consumed += row.batches
+        end = self._last_event = max(row.last, at)
+        micro = max(row.batches, 1)
+        self._sink.row(row.serial, self.lane, row.start, end, number, kind, micro, pass_.serial, row.samples)
+        if pass_.owed:
+            pass_.owed -= 1
+            if not pass_.owed:
+                self._close_pass(pass_, row.last)
+        elif pass_.ended:
+            self._close_pass(pass_, row.last)
+
+    def _last(self, pass_: Pass) -> int:
+        """The last event that belongs to ``pass_`` or to a pass inside it."""
+        row = pass_.row
+        return max(pass_.made_at, self._last_event, 0 if row is None else row.last)
+
+    def _compute(self, t0: int, t1: int) -> Row:
+        """The row that compute from ``t0`` to ``t1`` belongs to, made when there is none."""
+        top = self._stack[-1]
+        row = top.row
+        if row is None:
+            row = top.row = Row(next(self._totals.rows), t0)
+        elif t0 < row.start:
+            row.start = t0
+        row.fresh = False
+        row.last = t1
+        return row
+
+    def _drain(self) -> None:
+        """Handle what the garbage collector reported since the last event."""
+        while self._gone:
+            self._optimizers.pop(self._gone.popleft(), None)
+        while self._released:
+            pass_, at = self._released.popleft()
+            if pass_.state == _ACTIVE:
+                row = pass_.row
+                if row is None or self._ends_at_next(row):
+                    self._close_pass(pass_, at)
+                else:
+                    pass_.ended = True  # `next(iter(loader))`: its batch is still to be used
+            elif pass_.state != _CLOSED:
+                pass_.state = _CLOSED
