@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare ways of doing one thing, in one run: in each round each takes its turn, so that drift hits all.
 
-A figure is the median over the rounds; a ratio is the median of the rounds' ratios, with its quartiles. Absolute
-times belong to the machine, ratios to the code.
+A figure is the median over the rounds; a ratio is the median of the rounds' ratios, with its quartiles.
+Absolute times belong to the machine, ratios to the code.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     python benchmarks/mark_cost.py
 
-The span's batch processor is emptied by an exporter that throws everything away: its figure lacks encoding and
-sending, which come on top. A mark has neither in this process.
+The span's batch processor is emptied by an exporter that throws everything away: encoding and sending, which
+come on top, are not in its figure. A mark has neither in this process.
 """
 
 from __future__ import annotations
