@@ -195,6 +195,16 @@ class RingWriter:
         """Return a reader of this ring for this same process; it never touches the lock."""
         return RingReader.over(self._memory)
 
+    def take_back(self) -> None:
+        """Take the ring out of the reach of relays: its own process reads it from now on.
+
+        A relay that has it open sees that the file has no name any more, and lets go.
+        """
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+            self.path.with_suffix(layout.LOCK_SUFFIX).unlink(missing_ok=True)
+            self.path = None
+
     def close(self, unlink: bool) -> None:
         """Let go of the ring.
 

@@ -48,6 +48,8 @@ class _Store(Protocol):
 
     def write(self, offset: int, data: bytes) -> None: ...
 
+    def unlinked(self) -> bool: ...
+
     def close(self) -> None: ...
 
 
@@ -64,6 +66,9 @@ class _FileStore:
     def write(self, offset: int, data: bytes) -> None:
         os.pwrite(self._descriptor, data, offset)
 
+    def unlinked(self) -> bool:
+        return os.fstat(self._descriptor).st_nlink == 0
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -79,6 +84,9 @@ class _MemoryStore:
 
     def write(self, offset: int, data: bytes) -> None:
         self._memory[offset : offset + len(data)] = data
+
+    def unlinked(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -288,6 +296,11 @@ class RingReader:
     def drained(self) -> bool:
         """True when the owner is closing and every mark was read or counted as lost."""
         return self.closing and self.next > self._get(layout.FINAL_SEQUENCE)
+
+    @property
+    def abandoned(self) -> bool:
+        """True when the ring's file has lost its name: its owner reads it itself from now on."""
+        return self._store.unlinked()
 
     @property
     def heartbeat(self) -> int:

@@ -88,7 +88,7 @@ class Transport:
         deadline = time.monotonic() + wait_s
         if self._worker is not None:
             delivered = bool(self._worker.close(wait_s))
-            self._writer.close(unlink=True)
+            self._writer.close(unlink=False)
             return delivered
         self._look_after_relay(time.perf_counter_ns(), closing=True)
         self.wake()
@@ -132,10 +132,10 @@ class Transport:
                 self._convert_here()
 
     def _convert_here(self) -> None:
-        from grademl_otel.inprocess import InProcessWorker  # encoders and exporters: only where they are
+        # Encoders and exporters are imported only where they are needed.
+        from grademl_otel.inprocess import InProcessWorker
 
-        needed
-
+        self._writer.take_back()
         self._worker = InProcessWorker(self._writer, self._settings, self._provider)
         self._worker.start()
 

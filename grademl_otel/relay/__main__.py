@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The relay process: ``python -P __main__.py FOLDER DIGEST``; started by `launch.ensure_relay`, never by
+hand.
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11) and sys.path and Path(sys.path[0]) == Path(__file__).resolve().parent:
+    del sys.path[0]  # what `-P` does from 3.11 on
+# Last, for a package that the training process found by other means than the environment.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+
+def main(folder: str, digest: str) -> int:
+    """Serve the rings of ``digest`` in ``folder``; returns the exit status."""
+    from grademl_otel.config import Settings
+    from grademl_otel.relay.service import Relay
+    from grademl_otel.ringplace import private_folder
+
+    settings = Settings.from_env()
+    logger = logging.getLogger("grademl_otel")
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+    if settings.relay_log is not None:
+        handler = logging.FileHandler(settings.relay_log)
+        handler.setFormatter(logging.Formatter(f"%(asctime)s {os.getpid()} %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        Relay(private_folder(Path(folder)), digest, settings, os.environ).run()
+    except Exception:
+        logger.exception("the relay stopped")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the step table: the phases of a row are collected until the row closes, then tabulated part by
+part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from grademl_otel import semconv
+from grademl_otel.ringreader import Mark
+from grademl_otel.spans import Attributes
+
+MAX_PHASES_KEPT: Final = semconv.MAX_SPANS_PER_TRACE
+"""Phases of one row that are kept as marks; further ones are in its sums only."""
+
+NO_ITEM: Final = (-1, -1, -1, -1)
+
+
+@dataclass(slots=True)
+class PhaseTotal:
+    """What a row says of one phase; ns."""
+
+    first: int
+    busy: int
+    count: int
+
+
+@dataclass(slots=True)
+class OpenRow:
+    """Phases that were seen with the serial of a row that has not closed yet."""
+
+    first_sequence: int
+    marks: list[Mark] = field(default_factory=list)
+    totals: dict[int, PhaseTotal] = field(default_factory=dict)
+    """By number of the phase."""
+    item: int = -1
+    """The first batch that a `data.wait` of the row ended with."""
+
+    def add(self, phase: int, mark: Mark) -> None:
+        """Count ``mark`` in, and keep it while there is room."""
+        _, _, t0, t1, _, item, _, _ = mark
+        total = self.totals.get(phase)
+        if total is None:
+            self.totals[phase] = PhaseTotal(t0, t1 - t0, 1)
+        else:
+            total.first = min(total.first, t0)
+            total.busy += t1 - t0
+            total.count += 1
+        if self.item < 0 <= item and phase == _DATA_WAIT:
+            self.item = item
+        if len(self.marks) < MAX_PHASES_KEPT:
+            self.marks.append(mark)
+
+
+_DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
+
+
+@dataclass(slots=True)
+class Row:
+    """A closed row; times in ns of ``perf_counter``."""
+
+    step: int
+    start: int
+    end: int
+    micro: int
+    flags: int
+    item: tuple[int, int, int, int]
+    """Pass, batch, loader, worker; -1 for what is not known."""
+    totals: dict[int, PhaseTotal]
+    first_sequence: int
+
+    @property
+    def training(self) -> bool:
+        """True for a training step."""
+        return not self.flags & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)
+
+
+def tabulate(rows: list[Row]) -> Attributes:
+    """Return the step table of ``rows`` as attributes of the window span that starts with the first."""
+    origin = rows[0].start
+    columns: dict[str, list[int]] = {
+        "step": [row.step for row in rows],
+        "start_us": [(row.start - origin) // 1000 for row in rows],
+        # The difference of floored edges, so that adjacent rows stay adjacent.
+        "dur_us": [(row.end - origin) // 1000 - (row.start - origin) // 1000 for row in rows],
+        "micro": [row.micro for row in rows],
+        "flags": [row.flags for row in rows],
+    }
+    for position, name in enumerate(("item.pass", "item.batch", "item.loader", "item.worker")):
+        columns[name] = [row.item[position] for row in rows]
+    for phase in sorted({phase for row in rows for phase in row.totals}):
+        name = semconv.PHASES[phase]
+        totals = [row.totals.get(phase) for row in rows]
+        columns[f"{name}.first_us"] = [-1 if t is None else (t.first - origin) // 1000 for t in totals]
+        columns[f"{name}.busy_us"] = [0 if t is None else t.busy // 1000 for t in totals]
+        columns[f"{name}.count"] = [0 if t is None else t.count for t in totals]
+    table: Attributes = {semconv.TABLE_VERSION: 1}
+    for name, values in columns.items():
+        # `start_us` is never folded: it tells the reader how many rows there are.
+        folded = name != "start_us" and all(value == values[0] for value in values)
+        table[semconv.TABLE_PREFIX + name] = values[:1] if folded else values
+    return table

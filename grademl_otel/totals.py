@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ring's accumulators as cumulative metrics: exact whatever marks were lost, the same from a restarted
+relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from grademl_otel import marks, semconv
+from grademl_otel.spans import Histogram, Metric, Sum, SumPoint
+
+_KINDS: Final = (
+    ("train", marks.ACC_STEPS),
+    ("evaluate", marks.ACC_EVAL_STEPS),
+    ("incomplete", marks.ACC_INCOMPLETE),
+)
+
+
+def metrics_of(totals: Sequence[int], lost: int, start_ns: int, now_ns: int) -> list[Metric]:
+    """Return the metrics of one process since its run's start, all of them cumulative.
+
+    ``totals`` has `marks.ACC_SLOTS` elements; ``lost`` are all marks missed so far; times are Unix ns. What
+    never happened has no point.
+    """
+    result: list[Metric] = []
+
+    def add(name: str, unit: str, description: str, points: list[SumPoint]) -> None:
+        if points:
+            result.append(Sum(name, unit, description, start_ns, now_ns, points))
+
+    buckets = list(
+        totals[marks.ACC_HISTOGRAM : marks.ACC_HISTOGRAM + len(semconv.STEP_DURATION_BOUNDS_S) + 1]
+    )
+    if any(buckets):
+        result.append(
+            Histogram(
+                semconv.METRIC_STEP_DURATION,
+                "s",
+                "Duration of training steps.",
+                start_ns,
+                now_ns,
+                semconv.STEP_DURATION_BOUNDS_S,
+                buckets,
+                totals[marks.ACC_STEP_SUM_NS] / 1e9,
+            )
+        )
+    phases = [
+        SumPoint(totals[marks.ACC_PHASE_SUM_NS + index] / 1e9, {semconv.PHASE: name})
+        for index, name in enumerate(semconv.PHASES)
+        if totals[marks.ACC_PHASE_COUNT + index]
+    ]
+    add(semconv.METRIC_PHASE_TIME, "s", "Time spent in each phase.", phases)
+    steps = [SumPoint(totals[slot], {semconv.STEP_KIND: kind}) for kind, slot in _KINDS if totals[slot]]
+    add(semconv.METRIC_STEPS, "{step}", "Steps done.", steps)
+    samples = totals[marks.ACC_SAMPLES]
+    add(semconv.METRIC_SAMPLES, "{sample}", "Samples trained on.", [SumPoint(samples)] if samples else [])
+    cost = totals[marks.ACC_COST_NS] / 1e9
+    add(semconv.METRIC_TRACER_COST, "s", "Time that the tracer itself took, estimated.", [SumPoint(cost)])
+    add(semconv.METRIC_TRACER_LOST, "{mark}", "Marks lost before they were exported.", [SumPoint(lost)])
+    return result

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of the step table: which rows lie in one span, when a part of a window is closed, and what it says.
+
+A window's number is a function of the step number alone, so that all ranks agree; time only cuts it into
+parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from grademl_otel import semconv
+from grademl_otel.rows import Row, tabulate
+from grademl_otel.spans import Attributes
+
+_SECOND: Final = 1_000_000_000
+_FIRST_MINUTE_NS: Final = 60 * _SECOND
+_SHORTEST_PART_NS: Final = 5 * _SECOND
+_LONGEST_PART_NS: Final = 60 * _SECOND
+_AGE_PER_PART: Final = 12
+
+
+def part_interval(run_age_ns: int) -> int:
+    """Return the longest time in ns that a part covers: 5 s in the first minute, later more, up to 60 s."""
+    if run_age_ns < _FIRST_MINUTE_NS:
+        return _SHORTEST_PART_NS
+    return min(_LONGEST_PART_NS, run_age_ns // _AGE_PER_PART)
+
+
+@dataclass(slots=True)
+class Part:
+    """Rows of one window that travel in one span."""
+
+    window: int
+    number: int
+    detail_level: int
+    rows: list[Row] = field(default_factory=list)
+    worker_spans: int = 0
+    """Spans of loader workers that were sent as its children."""
+
+    @property
+    def complete(self) -> bool:
+        """True when the window's last training step is in this part."""
+        last = semconv.window_first_step(self.window + 1) - 1
+        return any(row.training and row.step == last for row in reversed(self.rows))
+
+    def due(self, now: int, run_start: int) -> bool:
+        """Return True when the part is to be closed at ``now`` (ns of ``perf_counter``)."""
+        if len(self.rows) >= semconv.MAX_ROWS_PER_PART:
+            return True
+        return bool(self.rows) and now - self.rows[0].start >= part_interval(now - run_start)
+
+
+@dataclass(slots=True)
+class Cumulative:
+    """What a rank has sent in its step tables so far."""
+
+    steps: int = 0
+    eval_steps: int = 0
+    rows: int = 0
+
+    def add(self, row: Row) -> None:
+        """Count one row."""
+        self.rows += 1
+        if row.training:
+            self.steps += 1
+        elif row.flags & semconv.FLAG_EVALUATE:
+            self.eval_steps += 1
+
+
+def window_attributes(part: Part, so_far: Cumulative, last: bool) -> Attributes:
+    """Return the attributes of the span of ``part``; ``so_far`` includes its rows."""
+    attributes: Attributes = {
+        semconv.WINDOW_NUMBER: part.window,
+        semconv.WINDOW_PART: part.number,
+        semconv.WINDOW_LAST: last,
+        semconv.WINDOW_STEPS_SO_FAR: so_far.steps,
+        semconv.WINDOW_EVAL_SO_FAR: so_far.eval_steps,
+        semconv.WINDOW_ROWS_SO_FAR: so_far.rows,
+        semconv.WINDOW_DETAIL_LEVEL: part.detail_level,
+    }
+    attributes.update(tabulate(part.rows))
+    return attributes
