@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.selection import StepRange
 
 
@@ -30,8 +31,8 @@ class Query:
     end: int | None = None
     ranks: tuple[int, ...] | None = None
     steps: StepRange | None = None
-    tolerance: float | int | None = None
-    """Overlap of siblings of one lane to be cut: a fraction of the parent (float), or ns (int); None for the default."""
+    tolerance: OverlapTolerance | None = None
+    """Overlap of siblings of one lane to be cut; None for the default."""
 
     @staticmethod
     def of(source: str | None, *, traces: Sequence[str] = (), **options: object) -> Query:
@@ -42,5 +43,7 @@ class Query:
         if query.start is not None and query.end is not None and query.start >= query.end:
             raise UsageError("--from must lie before --to")
         if query.traces and (query.run is not None or query.ranks is not None or query.steps is not None):
-            raise UsageError("--trace selects a trace, --run, --ranks and --steps a part of a run; give one of them")
+            raise UsageError(
+                "--trace selects a trace, --run, --ranks and --steps a part of a run; give one of them"
+            )
         return query

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: each turns its options into a query, asks `api`, and writes the answer in the wanted format."""
+"""The commands: each turns its options into a query, asks for its answer, and writes the answer in the wanted format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from grademl_otel.analyzers import api
+from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
     BY,
@@ -40,11 +40,13 @@ def grademl() -> None:
 @selection_options
 @time_options
 @output_options("text", "json", "markdown")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="At most N sections of the path, the longest.")
+@click.option(
+    "--top", type=click.IntRange(min=1), metavar="N", help="At most N sections of the path, the longest."
+)
 def report(**options: Any) -> Outcome:
     """Verdict, where the time went, findings, critical path (the default command)."""
     style, top = take_style(options), options.pop("top")
-    document = api.answer_report(take_query(options), top=top)
+    document = answers.report(take_query(options), top=top)
     return _outcome(document, style)
 
 
@@ -55,7 +57,7 @@ def report(**options: Any) -> Outcome:
 def runs(**options: Any) -> Outcome:
     """List runs and attempts, and the services of other traces."""
     style = take_style(options)
-    return _outcome(api.answer_runs(take_query(options)), style)
+    return _outcome(answers.runs(take_query(options)), style)
 
 
 @grademl.command("critical-path")
@@ -63,8 +65,12 @@ def runs(**options: Any) -> Outcome:
 @selection_options
 @time_options
 @output_options("text", "json", "jsonl", "csv", "markdown")
-@click.option("--by", type=click.Choice(BY), default="phase", show_default=True, help="Key to add the path up by.")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="At most N keys and sections, the longest.")
+@click.option(
+    "--by", type=click.Choice(BY), default="phase", show_default=True, help="Key to add the path up by."
+)
+@click.option(
+    "--top", type=click.IntRange(min=1), metavar="N", help="At most N keys and sections, the longest."
+)
 @click.option("--per-trace", is_flag=True, help="One answer for each trace, as JSON lines.")
 def critical_path(**options: Any) -> Outcome:
     """The chain of activities that set the duration (alias: path)."""
@@ -76,10 +82,10 @@ def critical_path(**options: Any) -> Outcome:
         raise UsageError(f"--per-trace writes JSON lines; it has no {style.format} form")
     query = take_query(options)
     if per_trace:
-        documents = api.answer_per_trace(query, by=by, top=top)
+        documents = answers.per_trace(query, by=by, top=top)
         text = "\n".join(to_json(document, indent=False) for document in documents)
         return Outcome(text, style.output, _strictness(documents, style))
-    return _outcome(api.answer_critical_path(query, by=by, top=top), style, by)
+    return _outcome(answers.critical_path(query, by=by, top=top), style, by)
 
 
 grademl.add_alias("path", "critical-path")
@@ -97,7 +103,9 @@ def _outcome(document: Document, style: Style, by: str | None = None) -> Outcome
     else:
         from grademl_otel.analyzers.report import text as plain
 
-        text = plain.render(document, by=by, color=None if style.output is None and not style.no_color else False)
+        text = plain.render(
+            document, by=by, color=None if style.output is None and not style.no_color else False
+        )
     documents = [document] if isinstance(document, CriticalPathDocument) else []
     return Outcome(text, style.output, _strictness(documents, style))
 

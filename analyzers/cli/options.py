@@ -11,7 +11,9 @@ import click
 
 from grademl_otel.analyzers.cli import parse
 from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.sources.registry import parse_headers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -19,7 +21,7 @@ BY: Final = ("phase", "rank", "lane", "operation", "section")
 
 _SOURCE: Final = (
     click.argument("source", required=False, metavar="[SOURCE]"),
-    click.option("--header", "headers", multiple=True, type=parse.Parsed("K=V", parse.header), metavar="K=V",
+    click.option("--header", "headers", multiple=True, metavar="K=V",
                  help="HTTP header to send to the source; repeatable. Also $GRADEML_HEADERS."),
     click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
                  help="Seconds to wait for a server's answer."),
@@ -42,7 +44,7 @@ _SELECTION: Final = (
     click.option("--ranks", type=parse.Parsed("RANKS", parse.ranks), metavar="0-3,7", help="Only these ranks."),
     click.option("--steps", type=parse.Parsed("STEPS", parse.steps), metavar="100:200|last:500|all",
                  help="Only these training steps."),
-    click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", parse.tolerance),
+    click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", OverlapTolerance.parse),
                  metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
 )  # fmt: skip
 _COMMON: Final = (
@@ -73,7 +75,9 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         shared = (
-            click.option("-f", "--format", "format_", type=click.Choice(formats), help="Format of the answer."),
+            click.option(
+                "-f", "--format", "format_", type=click.Choice(formats), help="Format of the answer."
+            ),
             click.option("--json", "as_json", is_flag=True, help="The same as -f json."),
             *_COMMON,
         )
@@ -117,7 +121,7 @@ def take_query(options: dict[str, Any]) -> Query:
         options.pop("source"),
         run=None if run == "latest" else run,
         attempt=_attempt(attempt),
-        headers=dict(options.pop("headers")),
+        headers=parse_headers(options.pop("headers")),
         **options,
     )
 

@@ -72,21 +72,6 @@ def steps(text: str) -> StepRange | None:
     raise ValueError(f"{text!r} is not a range of steps such as 100:200, last:500 or all")
 
 
-def header(text: str) -> tuple[str, str]:
-    """Return the name and the value of ``K=V``. The value never appears in the message."""
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) or re.search(r"[\r\n]", value):
-        raise ValueError("a header has the form NAME=VALUE")
-    return name.strip(), value.strip()
-
-
-def tolerance(text: str) -> float | int:
-    """Return ``1%`` as the fraction 0.01 (float), ``0`` or ``50us`` as ns (int)."""
-    if match := re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*%", text.strip()):
-        return float(match[1]) / 100
-    return 0 if text.strip() == "0" else duration_ns(text)
-
-
 class Parsed(click.ParamType):
     """A click type made of one of the functions above."""
 

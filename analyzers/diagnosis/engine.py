@@ -44,7 +44,9 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
         trained = count_training_steps(run)
         if not trained:
             return Verdict("no_steps", None, ["No training step was recorded, so there is no step to judge."])
-        return Verdict("few_steps", None, [f"Too few steps to judge ({count(trained, 'step')}, all of them warm-up)."])
+        return Verdict(
+            "few_steps", None, [f"Too few steps to judge ({count(trained, 'step')}, all of them warm-up)."]
+        )
     few = min(steps.n for steps in facts)
     if few < CONFIDENT_STEPS:
         return Verdict(
@@ -58,7 +60,10 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
         return Verdict(
             "unknown",
             None,
-            [f"The trainer waits for data {percent(worst.wait_share)} of each step; why is not known.", f"{because}."],
+            [
+                f"The trainer waits for data {percent(worst.wait_share)} of each step; why is not known.",
+                f"{because}.",
+            ],
         )
     return Verdict("none", None, ["Nothing stands out in the steady step."])
 

@@ -122,7 +122,9 @@ def _queue(rows: StepTable, zeros: IntArray) -> tuple[int, int]:
     for phase in sc.WORKER_PHASES:
         count = rows.count.get(phase, zeros)
         one &= count == 1 if phase == sc.DATA_FETCH else count <= 1
-        ready = np.where(count == 1, np.maximum(ready, rows.first.get(phase, zeros) + rows.busy.get(phase, zeros)), ready)
+        ready = np.where(
+            count == 1, np.maximum(ready, rows.first.get(phase, zeros) + rows.busy.get(phase, zeros)), ready
+        )
     one &= rows.count.get(sc.DATA_WAIT, zeros) == 1
     asked = rows.first.get(sc.DATA_WAIT, zeros)
     return int(np.count_nonzero(one & (ready > asked))), int(np.count_nonzero(one))

@@ -121,11 +121,15 @@ def empty_limit(workers: int) -> float:
 
 
 def _evidence(steps: StepFacts, loader: LoaderFacts) -> list[Evidence]:
-    limit = CRITICAL_SHARE if steps.n >= CONFIDENT_STEPS and steps.wait_share >= CRITICAL_SHARE else WARN_SHARE
+    limit = (
+        CRITICAL_SHARE if steps.n >= CONFIDENT_STEPS and steps.wait_share >= CRITICAL_SHARE else WARN_SHARE
+    )
     evidence = [Evidence("data.wait.share", steps.wait_share, limit, "1", steps.n)]
     if loader.workers:
         evidence += [
-            Evidence("queue.empty.share", loader.empty_share, empty_limit(loader.workers), "1", loader.n_asked),
+            Evidence(
+                "queue.empty.share", loader.empty_share, empty_limit(loader.workers), "1", loader.n_asked
+            ),
             Evidence("workers.busy.share", loader.busy_share, BUSY_SHARE, "1", loader.n_made),
         ]
     return [

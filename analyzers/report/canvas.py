@@ -101,7 +101,9 @@ def table(
         pad_edge=False,
     )
     for heading, side in columns:
-        grid.add_column(Text(heading), justify="right" if side == "right" else "left", no_wrap=side == "right")
+        grid.add_column(
+            Text(heading), justify="right" if side == "right" else "left", no_wrap=side == "right"
+        )
     for row in rows:
         grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
     return grid

@@ -8,7 +8,7 @@ time exactly. What is not known is null, never 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -276,6 +276,7 @@ class StepInfo:
 
     n: int
     few: bool
+    mean_ns: int
     p50_ns: int
     p95_ns: int
     phases: list[PhaseShare]
@@ -308,23 +309,17 @@ class RunEntry:
     path: str | None
 
 
-@dataclass(frozen=True)
-class ServiceEntry:
-    """A service whose spans belong to no run of ours."""
-
-    service: str
-    traces: int
-    spans: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunsDocument:
     """Schema `grademl.runs/1`."""
 
     schema: str = RUNS_SCHEMA
-    source: dict[str, str] = field(default_factory=dict)
+    source: str
+    """Address of the source."""
     runs: list[RunEntry]
-    services: list[ServiceEntry]
+    services: list[str]
+    """Services whose spans belong to no run of ours."""
+    warnings: list[str]
 
 
 Document = CriticalPathDocument | RunsDocument
@@ -343,8 +338,7 @@ def to_json(document: Document, *, indent: bool = True) -> str:
 
 
 def to_json_lines(document: Document) -> str:
-    """Return JSON text of one line for each answer: the document itself, or each run and service of a list."""
+    """Return JSON text of one line for each answer: the document itself, or each run of a list."""
     if isinstance(document, RunsDocument):
-        entries: list[Any] = [*document.runs, *document.services]
-        return "\n".join(msgspec.json.encode(entry).decode() for entry in entries)
+        return "\n".join(msgspec.json.encode(run).decode() for run in document.runs)
     return to_json(document, indent=False)

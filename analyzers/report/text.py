@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from grademl_otel.analyzers.report import path_screen, report_screen, runs_screen
 from grademl_otel.analyzers.report.canvas import Canvas
 from grademl_otel.analyzers.report.document import Document, ReportDocument, RunsDocument
-from grademl_otel.analyzers.report.screens import path_screen, report_screen, runs_screen
 
 
-def render(document: Document, *, by: str | None = None, color: bool | None = None, width: int | None = None) -> str:
+def render(
+    document: Document, *, by: str | None = None, color: bool | None = None, width: int | None = None
+) -> str:
     """Return ``document`` as text that ends with a newline.
 
     ``by`` names the key of a critical path's table. ``color`` and ``width`` default to what standard output is:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines every answer opens with: what was analyzed, how complete it is, and how it ended when badly."""
+
+from __future__ import annotations
+
+from grademl_otel.analyzers.report.canvas import Canvas
+from grademl_otel.analyzers.report.document import (
+    CompletenessInfo,
+    CriticalPathDocument,
+    EndedInfo,
+    ReportDocument,
+)
+from grademl_otel.analyzers.units import clock, count, duration, percent
+
+_LISTED = 8
+
+
+def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
+    """Write the opening lines of ``document``."""
+    report = document if isinstance(document, ReportDocument) else None
+    canvas.line(" · ".join(_subject(document)))
+    if report is not None and report.run is not None:
+        for ended in report.run.ended[:_LISTED]:
+            if line := _ended(ended):
+                canvas.line(line, label="ended", style="bold red")
+    because = report.incomplete_because if report is not None else []
+    warnings = report.warnings if report is not None else []
+    complete = document.completeness
+    canvas.line(
+        _data(complete), label="data", style="bold yellow" if complete.verdict == "incomplete" else ""
+    )
+    for reason in [*because, *warnings][:_LISTED]:
+        canvas.line(f"- {reason}", label=" ")
+    if (more := len(because) + len(warnings) - _LISTED) > 0:
+        canvas.line(f"- and {more:,} more (--json)", label=" ")
+
+
+def _subject(document: CriticalPathDocument) -> list[str]:
+    source, wall = document.source, duration(document.window.wall_ns)
+    if source.run is None:
+        return [f"traces of {source.uri}", count(source.traces, "trace"), wall]
+    attempt = [f"attempt {source.attempt}"] if source.attempt else []
+    if not isinstance(document, ReportDocument) or document.run is None:
+        return [f"run {source.run}", *attempt, wall]
+    run = document.run
+    what = [count(run.epochs, "epoch")] if run.epochs else []
+    what += [count(run.steps, "step")] if run.steps or not run.eval_steps else []
+    what += [count(run.eval_steps, "evaluation step")] if run.eval_steps and not run.steps else []
+    return [
+        f"run {run.script or source.run}",
+        *attempt,
+        f"{run.ranks:,} process{'es' * (run.ranks != 1)}",
+        *([run.device] if run.device else []),
+        ", ".join(what),
+        wall,
+    ]
+
+
+def _ended(ended: EndedInfo) -> str | None:
+    """Return how a rank ended; None when it ended in order."""
+    if ended.how == "exit":
+        return None
+    how = {"exception": "by an exception", "unknown": "in a way that was not recorded"}.get(
+        ended.how, ended.how
+    )
+    parts = [f"rank {ended.rank} {how}" + (f" ({ended.error})" if ended.error else "")]
+    if ended.open_phase:
+        parts.append(f"while in {ended.open_phase}")
+    if ended.last_step is not None:
+        parts.append(f"last step {ended.last_step:,}")
+    parts.append(f"last sign of life at {clock(ended.last_mark_ns)}")
+    return " · ".join(parts)
+
+
+def _data(complete: CompletenessInfo) -> str:
+    steps, tracer = complete.steps, complete.tracer
+    facts = []
+    if steps.expected is not None:
+        facts.append(f"{steps.measured:,} of {steps.expected:,} steps")
+    elif steps.measured:
+        facts.append(f"{steps.measured:,} steps")
+    if steps.measured:
+        facts[-1] += f", {steps.detailed_all_ranks:,} in detail"
+    if complete.ranks.expected is not None and complete.ranks.expected > 1:
+        facts.append(f"{len(complete.ranks.present):,} of {complete.ranks.expected:,} ranks")
+    if not facts:
+        facts.append(count(complete.spans.received, "span"))
+        facts += [count(complete.orphans, "orphan")] if complete.orphans else []
+    if tracer.cost_fraction is not None:
+        facts.append(f"tracer {percent(tracer.cost_fraction)}, {tracer.dropped or 0:,} dropped")
+    verdict = complete.verdict.upper() if complete.verdict == "incomplete" else complete.verdict
+    return f"{verdict} ({'; '.join(facts)})"

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grademl critical-path` as text: the path by one key, and its longest sections or, for many traces, the spread."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from grademl_otel.analyzers.report import header
+from grademl_otel.analyzers.report.canvas import Canvas, bar, table
+from grademl_otel.analyzers.report.document import (
+    CriticalPathDocument,
+    PathInfo,
+    PopulationInfo,
+    SectionEntry,
+    SummaryEntry,
+)
+from grademl_otel.analyzers.units import count, milliseconds, percent, seconds
+
+KEYS = 20
+"""Keys shown unless told otherwise; the document was made with --top."""
+SECTIONS = 10
+
+
+def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
+    """Write the head, then the path of one run or trace, or of many traces together."""
+    header.draw(canvas, document)
+    canvas.blank()
+    if isinstance(document.path, PopulationInfo):
+        canvas.tables([population_table(document.path)])
+        return
+    shown = document.summary[:KEYS]
+    canvas.tables([summary_table(by, shown)])
+    if (more := len(document.summary) - len(shown)) > 0:
+        canvas.line(f"and {count(more, 'more key')[:-1]}s (--json)")
+    if by != "section" and document.path.sections:
+        canvas.blank()
+        canvas.tables([sections_table(document.path, SECTIONS)])
+
+
+def summary_table(by: str, entries: list[SummaryEntry]) -> Table:
+    """Return the path added up by ``by``."""
+    return table(
+        f"Critical path by {by}",
+        [(by, "left"), ("on path", "right"), ("share", "right"), ("all of it", "right"), ("", "left")],
+        [
+            (
+                entry.key,
+                seconds(entry.path_ns),
+                percent(entry.path_share),
+                "" if entry.total_ns is None else seconds(entry.total_ns),
+                bar(entry.path_share),
+            )
+            for entry in entries
+        ],
+        header=True,
+    )
+
+
+def sections_table(path: PathInfo, most: int) -> Table:
+    """Return the ``most`` longest sections in the order of time."""
+    longest = sorted(path.sections, key=lambda section: section.start_ns - section.end_ns)[:most]
+    return table(
+        f"The longest of {count(len(path.sections) + path.omitted.sections, 'section')}",
+        [("from", "right"), ("took", "right"), ("phase", "left"), ("kind", "left"), ("where", "left")],
+        [
+            (seconds(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s))
+            for s in sorted(longest, key=lambda section: section.start_ns)
+        ],
+        header=True,
+    )
+
+
+def where(section: SectionEntry) -> str:
+    """Return rank, lane, step and item of a section, as far as known."""
+    parts = [] if section.rank is None else [f"rank {section.rank}"]
+    parts += [section.lane] if section.lane else []
+    parts += [] if section.step is None else [f"step {section.step:,}"]
+    parts += [f"item {section.item}"] if section.item else []
+    return " · ".join(parts)
+
+
+def population_table(path: PopulationInfo) -> Table:
+    """Return section time by service and operation over many traces."""
+    return table(
+        "Critical path of the traces by service and operation",
+        [
+            ("service", "left"),
+            ("operation", "left"),
+            ("share", "right"),
+            ("p50", "right"),
+            ("p95", "right"),
+            ("p99", "right"),
+            ("tail - median", "right"),
+            ("", "left"),
+        ],
+        [
+            (
+                entry.service,
+                entry.operation,
+                percent(entry.share),
+                milliseconds(entry.p50_ns),
+                milliseconds(entry.p95_ns),
+                milliseconds(entry.p99_ns),
+                _signed(entry.tail_minus_median_ns),
+                bar(entry.share),
+            )
+            for entry in path.population[:KEYS]
+        ],
+        header=True,
+    )
+
+
+def _signed(ns: int) -> str:
+    return f"{'-' if ns < 0 else '+'}{milliseconds(abs(ns))}"

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first screen: verdict, gain, where the time went, evidence, critical path, what was not judged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from rich.table import Table
+
+from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
+from grademl_otel.analyzers.report import header, path_screen
+from grademl_otel.analyzers.report.canvas import Canvas, bar, table
+from grademl_otel.analyzers.report.document import ReportDocument, StepInfo
+from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds
+
+STEPS = "steps"
+_STYLES = {CRITICAL: "bold red", WARNING: "bold yellow"}
+_SMALL_SHARE = 0.001
+_PATH_KEYS = 4
+
+
+def draw(canvas: Canvas, document: ReportDocument) -> None:
+    """Write the report of a run; of other traces, their critical path."""
+    if document.run is None:
+        path_screen.draw(canvas, document, "phase")
+        return
+    header.draw(canvas, document)
+    canvas.blank()
+    _verdict(canvas, document)
+    canvas.blank()
+    tables = [_budget(document)] if document.lane_budget else []
+    if document.step is not None:
+        tables.append(_step(document.step))
+    canvas.tables(tables)
+    canvas.blank()
+    for finding in document.findings:
+        evidence = " · ".join(_in_words(one) for one in finding.evidence)
+        canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
+    canvas.line("Critical path  ", _path(document))
+    for abstained in document.abstained:
+        canvas.line(f"Not judged: {abstained.rule} ({abstained.missing}). To get it: {abstained.how_to_get}.")
+
+
+def _verdict(canvas: Canvas, document: ReportDocument) -> None:
+    if document.verdict is None:
+        return
+    style = _STYLES.get(document.verdict.severity or "", "bold")
+    for number, line in enumerate(document.verdict.lines):
+        canvas.line(line, label=" " if number else "VERDICT", style=style)
+    head = document.findings[0] if document.findings else None
+    if head is None:
+        return
+    if head.gain is not None and document.step is not None:
+        step = document.step.mean_ns
+        canvas.line(
+            f"at most {percent(head.gain.fraction)} of the step"
+            f" ({milliseconds(step)} -> {milliseconds(step * (1 - head.gain.fraction))}):"
+            f" an upper bound, not a prediction. Next limit: {head.gain.next_limit}.",
+            label="GAIN",
+            style="bold",
+        )
+    for number, fix in enumerate(head.fix):
+        canvas.line(f"{fix[:1].upper()}{fix[1:]}.", label=" " if number else "FIX", style="bold")
+
+
+def _budget(document: ReportDocument) -> Table:
+    """Return the lane budget with the steps' phases as one row; the mean over ranks when there are several."""
+    ranks = len({entry.rank for entry in document.lane_budget})
+    total: dict[str, int] = defaultdict(int)
+    for entry in document.lane_budget:
+        total[STEPS if entry.per_step_ns is not None else entry.phase] += entry.ns
+    wall = document.window.wall_ns * ranks or 1
+    rows = sorted(total.items(), key=lambda item: -item[1])
+    who = "main thread" if ranks == 1 else f"main threads, mean of {ranks:,} ranks"
+    return table(
+        f"Where the {clock(document.window.wall_ns)} went ({who})",
+        [("", "left"), ("", "right"), ("", "right")],
+        [
+            (f"  {name}", seconds(ns / ranks), percent(ns / wall))
+            for name, ns in rows
+            if ns / wall >= _SMALL_SHARE
+        ],
+    )
+
+
+def _step(step: StepInfo) -> Table:
+    few = f", only {count(step.n, 'step')}" if step.few else ""
+    return table(
+        f"Step, steady (p50 {milliseconds(step.p50_ns)}, p95 {milliseconds(step.p95_ns)}{few})",
+        [("", "left"), ("", "right"), ("", "right"), ("", "left")],
+        [
+            (
+                f"  {'  ' if phase.within else ''}{phase.phase}",
+                milliseconds(phase.mean_ns),
+                percent(phase.share),
+                "" if phase.within else bar(phase.share),
+            )
+            for phase in step.phases
+        ],
+    )
+
+
+def _in_words(evidence: Evidence) -> str:
+    if evidence.signal == "queue.empty.share":
+        return f"queue empty at next() in {round(evidence.value * evidence.n):,} of {evidence.n:,} steps"
+    if evidence.signal == "workers.busy.share":
+        return f"workers busy {percent(evidence.value)}"
+    if evidence.signal == "batch.make.p50":
+        return f"a batch takes {milliseconds(evidence.value)} to make (p50)"
+    if evidence.signal == "loader.workers":
+        return f"num_workers={evidence.value:.0f}"
+    if evidence.signal == "device.idle_in_wait.share":
+        return "nothing else computes during the wait (CPU run)"
+    name = evidence.signal.removesuffix(".share")
+    value = percent(evidence.value) if evidence.unit == "1" else f"{evidence.value:g} {evidence.unit}"
+    return f"{name} {value} of the step" if evidence.signal.endswith(".share") else f"{name} {value}"
+
+
+def _path(document: ReportDocument) -> str:
+    shown = document.summary[:_PATH_KEYS]
+    parts = [f"{entry.key} {percent(entry.path_share)}" for entry in shown]
+    if (rest := sum(entry.path_share for entry in document.summary[_PATH_KEYS:])) > 0:
+        parts.append(f"the rest {percent(rest)}")
+    return " · ".join(parts)

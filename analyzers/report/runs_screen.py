@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`grademl runs` as text."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from grademl_otel.analyzers.report.canvas import Canvas, table
+from grademl_otel.analyzers.report.document import RunEntry, RunsDocument
+from grademl_otel.analyzers.units import duration
+
+
+def draw(canvas: Canvas, document: RunsDocument) -> None:
+    """Write the runs, the latest first, then the services of traces that belong to none."""
+    if document.runs:
+        canvas.tables(
+            [
+                table(
+                    "",
+                    [
+                        ("run", "left"),
+                        ("attempt", "right"),
+                        ("script", "left"),
+                        ("service", "left"),
+                        ("started (UTC)", "left"),
+                        ("took", "right"),
+                        ("ranks", "right"),
+                        ("steps", "right"),
+                        ("ended", "left"),
+                    ],
+                    [_row(run) for run in document.runs],
+                    header=True,
+                )
+            ]
+        )
+    if document.runs and document.services:
+        canvas.blank()
+    if document.services:
+        canvas.line(f"other traces of: {', '.join(document.services)}")
+        canvas.line("their critical path: grademl critical-path SOURCE --service NAME")
+    for warning in document.warnings:
+        canvas.line(f"note: {warning}")
+
+
+def started(run: RunEntry) -> str:
+    """Return the start of ``run`` in UTC, to the second."""
+    try:
+        moment = datetime.fromtimestamp(int(run.start_unix_ns) // 1_000_000_000, tz=timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return run.start_unix_ns
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _row(run: RunEntry) -> tuple[str, ...]:
+    return (
+        run.run,
+        str(run.attempt),
+        run.script,
+        run.service,
+        started(run),
+        duration(run.wall_ns),
+        f"{run.ranks:,}",
+        f"{run.steps:,}",
+        run.ended,
+    )

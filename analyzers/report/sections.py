@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A path's sections as entries of the answer, and added up by a key."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from grademl_otel.analyzers.graph.path import Path, Section
+from grademl_otel.analyzers.model.columns import SpanColumns
+from grademl_otel.analyzers.report.document import (
+    Edge,
+    Omitted,
+    PathInfo,
+    SectionEntry,
+    SpanIds,
+    SummaryEntry,
+)
+
+
+def path_info(path: Path, spans: SpanColumns, top: int | None = None) -> PathInfo:
+    """Return ``path`` with all of its sections, or the ``top`` longest and what that leaves out."""
+    kept = list(path.sections)
+    if top is not None and top < len(kept):
+        kept = sorted(kept, key=lambda section: -section.duration)[:top]
+        kept.sort(key=lambda section: section.start)
+    shown = sum(section.duration for section in kept)
+    return PathInfo(
+        total_ns=path.total_ns,
+        sections=[_entry(section, path.start, spans) for section in kept],
+        omitted=Omitted(len(path.sections) - len(kept), path.total_ns - shown),
+    )
+
+
+def _entry(section: Section, origin: int, spans: SpanColumns) -> SectionEntry:
+    ix = section.span_ix
+    by = section.entered_by
+    return SectionEntry(
+        start_ns=section.start - origin,
+        end_ns=section.end - origin,
+        phase=section.phase,
+        kind=section.kind,
+        rank=section.rank,
+        lane=section.lane,
+        step=section.step,
+        item=section.item,
+        span=None if ix is None else SpanIds(spans.trace_id_hex(ix), spans.span_id_hex(ix)),
+        entered_by=Edge(by.edge, by.evidence, by.confidence),
+    )
+
+
+def key_of(section: Section, by: str, spans: SpanColumns) -> str:
+    """Return what ``section`` is counted under: its phase, rank, lane, operation, or itself."""
+    if by == "rank":
+        return "no rank" if section.rank is None else f"rank {section.rank}"
+    if by == "lane":
+        return section.lane if section.rank is None else f"rank {section.rank} {section.lane}"
+    if by == "operation":
+        if section.span_ix is None:
+            return section.phase
+        service = str(spans.resource(section.span_ix).get("service.name", ""))
+        return f"{service} {spans.name(section.span_ix)}".strip()
+    if by == "section":
+        parts = [section.phase, section.kind]
+        parts += [] if section.rank is None else [f"rank {section.rank}"]
+        parts += [section.lane] if section.lane else []
+        parts += [] if section.step is None else [f"step {section.step}"]
+        parts += [f"item {section.item}"] if section.item else []
+        return " ".join(parts)
+    return section.phase
+
+
+def summarize(
+    path: Path,
+    spans: SpanColumns,
+    by: str,
+    known: dict[str, SummaryEntry] | None = None,
+    top: int | None = None,
+) -> list[SummaryEntry]:
+    """Return the path added up by ``by``, the largest key first.
+
+    ``known`` has what else is known of keys: their total, blocked time, slack and drag. Sections are not added
+    up when ``by`` is ``section``: each is a key of its own.
+    """
+    total = path.total_ns or 1
+    if by == "section":
+        longest = sorted(path.sections, key=lambda section: (-section.duration, section.start))
+        entries = [
+            SummaryEntry(key_of(s, by, spans), s.duration, s.duration / total, None, None, None, None)
+            for s in longest[:top]
+        ]
+        return entries
+    times: dict[str, int] = defaultdict(int)
+    for section in path.sections:
+        times[key_of(section, by, spans)] += section.duration
+    known = known or {}
+    entries = []
+    for key, ns in sorted(times.items(), key=lambda item: (-item[1], item[0]))[:top]:
+        more = known.get(key)
+        entries.append(
+            SummaryEntry(
+                key=key,
+                path_ns=ns,
+                path_share=ns / total,
+                blocked_ns=more.blocked_ns if more else None,
+                total_ns=more.total_ns if more else None,
+                slack_ns=more.slack_ns if more else None,
+                drag_ns=more.drag_ns if more else None,
+            )
+        )
+    return entries

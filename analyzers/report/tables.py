@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer as one table: CSV for programs (exact numbers in ns), Markdown for people."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+from grademl_otel.analyzers.report.document import (
+    Document,
+    PopulationInfo,
+    ReportDocument,
+    RunsDocument,
+)
+from grademl_otel.analyzers.units import percent, seconds
+
+Cell = str | int | float | None
+Rows = tuple[list[str], list[list[Cell]]]
+
+
+def write(document: Document, form: str, by: str | None = None) -> str:
+    """Return ``document`` as ``csv`` or ``markdown``."""
+    if form == "csv":
+        return _csv(*table_of(document, by))
+    if isinstance(document, ReportDocument):
+        return _report(document)
+    return _markdown(*table_of(document, by))
+
+
+def table_of(document: Document, by: str | None = None) -> Rows:
+    """Return the heading and the rows of the document's table."""
+    if isinstance(document, RunsDocument):
+        heading = [
+            "run",
+            "attempt",
+            "script",
+            "service",
+            "start_unix_ns",
+            "wall_ns",
+            "ranks",
+            "steps",
+            "ended",
+            "path",
+        ]
+        return heading, [[getattr(run, name) for name in heading] for run in document.runs]
+    if isinstance(document.path, PopulationInfo):
+        heading = ["service", "operation", "traces", "path_ns", "share", "p50_ns", "p95_ns", "p99_ns"]
+        heading.append("tail_minus_median_ns")
+        return heading, [[getattr(entry, name) for name in heading] for entry in document.path.population]
+    if by == "section":
+        heading = ["start_ns", "end_ns", "phase", "kind", "rank", "lane", "step", "item"]
+        return heading, [[getattr(section, name) for name in heading] for section in document.path.sections]
+    heading = ["key", "path_ns", "path_share", "blocked_ns", "total_ns", "slack_ns", "drag_ns"]
+    return heading, [[getattr(entry, name) for name in heading] for entry in document.summary]
+
+
+def _csv(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(heading)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def _harmless(cell: Cell) -> Cell:
+    """Return ``cell`` such that a spreadsheet does not run a name from telemetry as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and cell else cell
+
+
+def _markdown(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    lines = [_line(heading), _line(["---"] * len(heading)), *(_line(row) for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[Cell]) -> str:
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(cell: Cell) -> str:
+    text = "" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+    for special in "\\|`*_<>[]":
+        text = text.replace(special, "\\" + special)
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _report(document: ReportDocument) -> str:
+    parts = [f"# {_escaped(document.run.script if document.run else document.source.uri)}\n"]
+    parts.append(f"Data: {document.completeness.verdict}.\n")
+    parts += [f"- {_escaped(reason)}\n" for reason in document.incomplete_because]
+    if document.verdict is not None:
+        parts.append("\n**" + " ".join(_escaped(line) for line in document.verdict.lines) + "**\n")
+    for finding in document.findings:
+        parts += [f"- {_escaped(fix)}\n" for fix in finding.fix]
+    if document.lane_budget:
+        parts.append(f"\n## Where the time went ({seconds(document.window.wall_ns)})\n\n")
+        parts.append(
+            _markdown(
+                ["rank", "phase", "time", "share"],
+                [[b.rank, b.phase, seconds(b.ns), percent(b.share)] for b in document.lane_budget],
+            )
+        )
+    parts.append("\n## Critical path\n\n")
+    parts.append(_markdown(*table_of(document)))
+    return "".join(parts)

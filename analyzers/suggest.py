@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user probably meant by a SOURCE that is not there: a command, or a file with a similar name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Final
+
+from grademl_otel.analyzers.errors import SourceError, UsageError
+
+COMMANDS: Final = ("report", "runs", "critical-path", "path")
+_NOT_A_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|.*[*?\[]")
+
+
+def explain_source(source: str | None) -> None:
+    """Raise, when ``source`` is a path to nothing, with the nearest command or file; return otherwise."""
+    if source is None or source in ("", "-") or _NOT_A_PATH.match(source) or Path(source).exists():
+        return
+    if source in COMMANDS:
+        raise UsageError(f"the command comes first: grademl {source} [SOURCE] [options]")
+    if "/" not in source and (near := difflib.get_close_matches(source, COMMANDS, n=1)):
+        raise UsageError(f"{source}: neither a command nor a file; did you mean `grademl {near[0]}`?")
+    folder, name = Path(source).parent, Path(source).name
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        raise SourceError(f"{source}: no such file or folder") from None
+    hint = ""
+    if near := difflib.get_close_matches(name, names, n=1):
+        hint = f"; did you mean {folder / near[0]}?"
+    raise SourceError(f"{source}: no such file or folder{hint}")
