@@ -65,11 +65,11 @@ def select_steps(run: Run, chosen: StepRange) -> Run:
             bounds[rank] = (start, stop)
             inside |= (table.rank == rank) & (table.start >= start) & (table.end <= stop)
     scopes = [
-        replace(scope, start=max(scope.start, bounds[scope.rank][0]), end=min(scope.end, bounds[scope.rank][1]))
+        replace(
+            scope, start=max(scope.start, bounds[scope.rank][0]), end=min(scope.end, bounds[scope.rank][1])
+        )
         for scope in run.scopes
-        if scope.rank in bounds
-        and scope.start < bounds[scope.rank][1]
-        and scope.end > bounds[scope.rank][0]
+        if scope.rank in bounds and scope.start < bounds[scope.rank][1] and scope.end > bounds[scope.rank][0]
     ]
     return replace(
         run,

@@ -5,6 +5,7 @@ from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section
 from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 from grademl_otel.analyzers.graph.tree import SpanTree, trace_paths, trace_roots, tree_path
+from grademl_otel.analyzers.verbs import callable_as_verb
 
 __all__ = [
     "DEFAULT_TOLERANCE",
@@ -18,3 +19,5 @@ __all__ = [
     "trace_roots",
     "tree_path",
 ]
+
+callable_as_verb(__name__)  # the verb `analyzers.graph(...)` has the same name

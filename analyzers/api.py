@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as functions: the same options, the same answers, the same errors (`GrademlError`).
+
+Every function takes a source as the command line does (None: ``$GRADEML_SOURCE``, then ``./grademl-runs``) and the
+options of `Query` by name: ``run``, ``attempt``, ``traces``, ``service``, ``operation``, ``since`` (ns), ``start``,
+``end`` (Unix ns), ``ranks``, ``steps`` (a `StepRange`), ``tolerance``, ``headers``, ``timeout`` (s), ``max_spans``.
+"""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from grademl_otel.analyzers import answers
+from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.report.document import CriticalPathDocument, ReportDocument, RunsDocument
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Address = str | PathLike[str] | None
+
+
+def report(source: Address = None, *, top: int | None = None, **options: Any) -> ReportDocument:
+    """Return verdict, lane budget, steady step, findings and critical path; ``top`` limits the path's sections."""
+    return answers.report(_query(source, options), top)
+
+
+def critical_path(
+    source: Address = None, *, by: str = "phase", top: int | None = None, **options: Any
+) -> CriticalPathDocument:
+    """Return the critical path of the run, of the one trace, or of many traces together.
+
+    ``by`` is the key of the summary: phase, rank, lane, operation or section.
+    """
+    return answers.critical_path(_query(source, options), by, top)
+
+
+def runs(source: Address = None, **options: Any) -> RunsDocument:
+    """Return the runs and attempts that the source holds, the latest first."""
+    return answers.runs(_query(source, options))
+
+
+def graph(source: Address = None, **options: Any) -> nx.DiGraph:
+    """Return the dependency graph as networkx: of a run its activities, of one trace the critical path."""
+    return answers.graph(_query(source, options))
+
+
+def _query(source: Address, options: dict[str, Any]) -> Query:
+    return Query.of(None if source is None else fspath(source), **options)
