@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The analyzing half: from telemetry to an answer. Needs the extra ``analyzer`` when used, not when imported."""
+"""The analyzing half: from telemetry to an answer. Needs the extra ``analyzer`` when used."""
 
 from __future__ import annotations
 

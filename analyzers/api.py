@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands as functions: the same options, the same answers, the same errors (`GrademlError`).
 
-Every function takes a source as the command line does (None: ``$GRADEML_SOURCE``, then ``./grademl-runs``) and the
-options of `Query` by name: ``run``, ``attempt``, ``traces``, ``service``, ``operation``, ``since`` (ns), ``start``,
-``end`` (Unix ns), ``ranks``, ``steps`` (a `StepRange`), ``tolerance``, ``headers``, ``timeout`` (s), ``max_spans``.
+Every function takes a source as the command line does (None: ``$GRADEML_SOURCE``, then ``./grademl-runs``)
+and the options of `Query` by name: ``run``, ``attempt``, ``traces``, ``service``, ``operation``, ``since`` (ns),
+``start``, ``end`` (Unix ns), ``ranks``, ``steps`` (a `StepRange`), ``tolerance``, ``headers``, ``timeout``
+(s), ``max_spans``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Address = str | PathLike[str] | None
 
 
 def report(source: Address = None, *, top: int | None = None, **options: Any) -> ReportDocument:
-    """Return verdict, lane budget, steady step, findings and critical path; ``top`` limits the path's sections."""
+    """Return verdict, lane budget, steady step, findings, critical path (its ``top`` longest sections)."""
     return answers.report(_query(source, options), top)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a sub-package share its name with a verb of `api`: ``analyzers.report`` holds modules and can be called."""
+"""Lets a sub-package share its name with a verb of `api`: ``analyzers.report`` can be called."""
 
 from __future__ import annotations
 

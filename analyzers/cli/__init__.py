@@ -24,7 +24,7 @@ def main() -> NoReturn:
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
-    """Return what to install when ``error`` is about a package of the extra; None when it is a bug of ours."""
+    """Return what to install when ``error`` is about a package of the extra; None for a bug of ours."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRA_PACKAGES:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: each turns its options into a query, asks for its answer, and writes the answer in the wanted format."""
+"""The commands: each turns its options into a query, and writes the answer in the wanted format."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from grademl_otel.version import __version__
 def grademl() -> None:
     """Say why a machine-learning job is slow, from its OpenTelemetry traces.
 
-    SOURCE is a file, a run's folder, a folder of runs, a glob, - (standard input), jaeger://host[:16686], or an
-    http(s) address. Without it: $GRADEML_SOURCE, then ./grademl-runs. Without a command: report.
+    SOURCE is a file, a run's folder, a folder of runs, a glob, - (standard input), jaeger://host[:16686],
+    or an http(s) address. Without it: $GRADEML_SOURCE, then ./grademl-runs. Without a command: report.
     """
 
 

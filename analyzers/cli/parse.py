@@ -60,7 +60,7 @@ def ranks(text: str) -> tuple[int, ...]:
 
 
 def steps(text: str) -> StepRange | None:
-    """Return the steps of ``100:200`` (the end excluded; either may be absent), ``last:500`` or ``all`` (None)."""
+    """Return the steps of ``100:200`` (end excluded; either may be absent), ``last:500``, ``all`` (None)."""
     if text.strip() == "all":
         return None
     if match := re.fullmatch(r"last:(\d{1,12})", text.strip()):

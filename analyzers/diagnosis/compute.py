@@ -54,7 +54,7 @@ def _fixes(steps: StepFacts, phase: str) -> list[str]:
         return [f"look at the Python between the phases of a step ({took} a step): logging, metrics, copies"]
     return [
         f"look into {phase} ({took} a step) with torch.profiler",
-        f"leave the loader: without any data wait the step would be {percent(steps.wait_share)} shorter at most",
+        f"leave the loader: without data waits a step would be {percent(steps.wait_share)} shorter at most",
     ]
 
 

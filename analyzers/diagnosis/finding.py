@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule says: symptom, evidence, cause, fix and gain as data. The fields are those of the JSON answer."""
+"""What a rule says: symptom, evidence, cause, fix and gain as data. Fields as in the JSON answer."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Judgement:
 
 
 def severity_of(share: float, steps: int) -> str | None:
-    """Return the severity of a cost that takes ``share`` of each of ``steps`` steady steps; None when small."""
+    """Return the severity of a cost that takes ``share`` of ``steps`` steady steps; None when small."""
     if share < WARN_SHARE or steps < PERSISTENT_STEPS:
         return None
     return CRITICAL if share >= CRITICAL_SHARE and steps >= CONFIDENT_STEPS else WARNING

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rule 1: the trainer waits for its data loader.
 
-Form (a), no workers: batches are made in the main thread, so all of `data.wait` is lost to the step. Form (b),
-workers: the batch was not ready when it was asked for in half of the steps, and the workers were busy. In-order
-delivery lets W workers that run in step hand over W batches at once, so that only every W-th step waits; the
-limit for W > 1 is therefore 0.8 / W where that is less than a half.
+Form (a), no workers: batches are made in the main thread, so all of `data.wait` is lost to the step.
+Form (b), workers: the batch was not ready when asked for in half of the steps, and the workers were busy.
+In-order delivery lets W workers that run in step hand over W batches at once, so that only every W-th step
+waits; the limit for W > 1 is therefore 0.8 / W where that is less than a half.
 
 The wait counts only while the device is idle. On a CPU-only run it is: the thread that waits is the device.
 Elsewhere that needs events of the device, and the rule abstains.
@@ -78,7 +78,7 @@ def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained 
         return Abstained(
             RULE,
             f"{waited}, but whether device {run.device or '(unknown)'} was idle meanwhile is not recorded",
-            "run a few hundred steps on the same batch, kept in memory: if they are no faster, the wait is hidden",
+            "run some hundred steps on one batch kept in memory: if they are no faster, the wait is hidden",
         )
     if loader is None:
         return Abstained(
@@ -97,7 +97,7 @@ def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained 
     if loader.busy_share < BUSY_SHARE:
         return Abstained(
             RULE,
-            f"{waited}, yet the {loader.workers} workers made batches for only {percent(loader.busy_share)} of the time:"
+            f"{waited}, yet the {loader.workers} workers were busy {percent(loader.busy_share)} of the time:"
             " something between workers and trainer holds the batches up",
             "look at what runs in the main process beside training (pin_memory, sending large batches)",
         )
@@ -141,13 +141,13 @@ def _evidence(steps: StepFacts, loader: LoaderFacts) -> list[Evidence]:
 
 
 def needed_workers(steps: StepFacts, loader: LoaderFacts) -> int:
-    """Return the least number of workers that make a step's batches in the time the rest of the step takes."""
+    """Return the least number of workers that make a step's batches while the rest of it runs."""
     compute = steps.step_ns - steps.wait_ns
     return max(loader.workers + 1, ceil(loader.make_ns / compute) if compute > 0 else MANY_WORKERS)
 
 
 def _gain(steps: StepFacts, loader: LoaderFacts) -> Gain:
-    """Return the closed-form bound T = max(C, L / W') for the workers advised: overlap without any friction."""
+    """Return the closed-form bound T = max(C, L / W') for the workers advised: overlap without friction."""
     compute = steps.step_ns - steps.wait_ns
     workers = min(needed_workers(steps, loader), MANY_WORKERS)
     made = loader.make_ns / max(workers, loader.workers + 1)
@@ -163,7 +163,7 @@ def _fixes(steps: StepFacts, loader: LoaderFacts) -> list[str]:
     more = f"DataLoader(num_workers={min(needed, MANY_WORKERS)}), now {loader.workers} ({cores})"
     if needed > MANY_WORKERS:
         more = (
-            f"more workers alone would take {needed} of them; up to the number of free cores, each of them helps"
+            f"more workers alone would take {needed} of them; up to the number of free cores, each one helps"
             f" (num_workers is {loader.workers})"
         )
     # Without workers nothing overlaps, so that any saving counts; with them a batch need only keep up.
@@ -181,11 +181,12 @@ def _sentences(steps: StepFacts, loader: LoaderFacts) -> list[str]:
     if not loader.workers:
         return [
             f"The trainer waits for data {share} of each step. The loader is the limit, not the computation.",
-            f"DataLoader num_workers=0 makes each batch in the main thread: {milliseconds(steps.wait_ns)} of a"
+            f"DataLoader num_workers=0 makes batches in the main thread: {milliseconds(steps.wait_ns)} of a"
             f" {milliseconds(steps.step_ns)} step, while nothing is computed.",
         ]
     pace = milliseconds(loader.make_ns / loader.workers)
     return [
         f"The trainer waits for data {share} of each step. The loader is the limit, not the computation.",
-        f"DataLoader num_workers={loader.workers} makes a batch every {pace}; a step needs one every {compute}.",
+        f"DataLoader num_workers={loader.workers} makes a batch every {pace};"
+        f" a step needs one every {compute}.",
     ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all screens draw with: a console of a known width, labelled paragraphs, tables, bars.
 
-Names come from telemetry and are not trusted: they are never read as markup, and lose their control characters.
+Names come from telemetry and are not trusted: never read as markup, they also lose their control characters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BAR_WIDTH: Final = 22
 
 
 class Canvas:
-    """Collects the lines of one screen. ``color`` None means: where standard output is a terminal that likes it."""
+    """Collects the lines of one screen. ``color`` None: if standard output is a terminal that likes it."""
 
     def __init__(self, color: bool | None = None, width: int | None = None) -> None:
         terminal = sys.stdout.isatty()

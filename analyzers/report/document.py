@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answers as data: what `--json` prints, and what the text is made from, so that the two cannot differ.
 
-Times are integers in ns relative to `Window.origin_unix_ns`, a string, since epoch ns exceed 2^53. Sections and
-what was omitted sum to the path's total and to the wall time exactly; per rank the lane budget sums to the wall
-time exactly. What is not known is null, never 0.
+Times are integers in ns relative to `Window.origin_unix_ns`, a string, since epoch ns exceed 2^53. Sections
+and what was omitted sum to the path's total and to the wall time exactly; per rank the lane budget sums to
+the wall time exactly. What is not known is null, never 0.
 """
 
 from __future__ import annotations

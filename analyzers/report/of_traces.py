@@ -35,7 +35,7 @@ NOT_OURS = Abstained(
 def critical_path_of_traces(
     telemetry: Telemetry, paths: Sequence[tuple[int, Path]], by: str = "phase", top: int | None = None
 ) -> CriticalPathDocument:
-    """Return the path of one trace, or the population of several. ``paths`` has one (root, path) per trace."""
+    """Return the path of one trace, or the population of several. ``paths``: (root, path) per trace."""
     source = SourceInfo(telemetry.uri, None, None, None, len(paths))
     completeness = completeness_of_traces(telemetry, paths)
     if len(paths) == 1:
@@ -91,7 +91,7 @@ def report_of_traces(
 
 
 def completeness_of_traces(telemetry: Telemetry, paths: Sequence[tuple[int, Path]]) -> CompletenessInfo:
-    """Return what can be known of foreign traces: a missing parent or a cut trace proves a loss, nothing else does."""
+    """Return what can be known of foreign traces: only a missing parent or a cut trace proves a loss."""
     spans = telemetry.spans
     mine = spans_of_traces(spans, [root for root, _ in paths])
     orphans = int(np.count_nonzero(spans.parent_ix[mine] == ORPHAN))

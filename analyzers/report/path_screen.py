@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grademl critical-path` as text: the path by one key, and its longest sections or, for many traces, the spread."""
+"""`grademl critical-path` as text: the path by a key and its longest sections; of many traces the spread."""
 
 from __future__ import annotations
 

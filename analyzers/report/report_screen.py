@@ -64,7 +64,7 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
 
 
 def _budget(document: ReportDocument) -> Table:
-    """Return the lane budget with the steps' phases as one row; the mean over ranks when there are several."""
+    """Return the lane budget with the steps' phases as one row; the mean over ranks if there are several."""
     ranks = len({entry.rank for entry in document.lane_budget})
     total: dict[str, int] = defaultdict(int)
     for entry in document.lane_budget:

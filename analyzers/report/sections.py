@@ -78,8 +78,8 @@ def summarize(
 ) -> list[SummaryEntry]:
     """Return the path added up by ``by``, the largest key first.
 
-    ``known`` has what else is known of keys: their total, blocked time, slack and drag. Sections are not added
-    up when ``by`` is ``section``: each is a key of its own.
+    ``known`` has what else is known of keys: their total, blocked time, slack and drag. Sections are not
+    added up when ``by`` is ``section``: each is a key of its own.
     """
     total = path.total_ns or 1
     if by == "section":

@@ -13,8 +13,8 @@ def render(
 ) -> str:
     """Return ``document`` as text that ends with a newline.
 
-    ``by`` names the key of a critical path's table. ``color`` and ``width`` default to what standard output is:
-    plain and 110 columns when it is not a terminal.
+    ``by`` names the key of a critical path's table. ``color`` and ``width`` default to what standard output
+    is: plain and 110 columns when it is not a terminal.
     """
     canvas = Canvas(color, width)
     if isinstance(document, RunsDocument):
