@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,10 +44,25 @@ def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Jaeger]
 
 @pytest.fixture
 def collector(collector_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCollector]:
+    with _collectors(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def module_collector(
+    collector_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartCollector]:
+    """The same, stopped at the end of the module."""
+    with _collectors(tmp_path_factory) as start:
+        yield start
+
+
+@contextmanager
+def _collectors(folders: pytest.TempPathFactory) -> Iterator[StartCollector]:
     with ExitStack() as running:
 
         def start(config: str, environ: Mapping[str, str] | None = None) -> servers.Collector:
-            server = servers.start_collector(config, tmp_path_factory.mktemp("collector"), environ)
+            server = servers.start_collector(config, folders.mktemp("collector"), environ)
             running.enter_context(servers.stopping(server))
             return server
 
