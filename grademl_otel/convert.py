@@ -473,8 +473,7 @@ class Converter:
         samples: int,
         phases: list[Mark],
     ) -> bool:
-        """Emit the step's span and those of its phases; return False when this rank sends none of this step.
-        """
+        """Emit the step's span and its phases; return False when this rank sends none of this step."""
         info = self._known
         own: list[Mark] = []
         fetched: list[Mark] = []
@@ -525,8 +524,7 @@ class Converter:
             stack.append((t1, span_id))
 
     def _emit_fetched(self, phases: list[Mark], step: int) -> None:
-        """Emit what loader workers did, under the window: it overlaps other steps than the one that waited.
-        """
+        """Emit what loader workers did, under the window: it overlaps other steps than the waiting one."""
         part = self._part
         if part is None:
             return

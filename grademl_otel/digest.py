@@ -23,7 +23,8 @@ DIGEST_LENGTH: Final = 16
 _PREFIX: Final = "OTEL_EXPORTER_"
 _NAMES: Final = frozenset(
     {
-        "OTEL_SDK_DISABLED",
+        "OTEL_TRACES_EXPORTER",
+        "OTEL_METRICS_EXPORTER",
         "GRADEML_SPOOL_DIR",
         "GRADEML_RELAY_LOG",
         "XDG_STATE_HOME",

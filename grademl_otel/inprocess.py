@@ -53,8 +53,7 @@ class InProcessWorker:
         self._woken.set()
 
     def close(self, wait_s: float) -> bool:
-        """Deliver the rest within ``wait_s`` seconds; return whether that was done. In a forked child: False.
-        """
+        """Deliver the rest within ``wait_s`` seconds; return whether it was; False in a forked child."""
         if os.getpid() != self._owner:
             return False
         self._closing = True

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our spans as the SDK's, for a user's own processors and exporters; built directly, past tracer and sampler.
-"""
+"""Our spans as the SDK's, for a user's own processors and exporters; built past tracer and sampler."""
 
 from __future__ import annotations
 

@@ -109,8 +109,7 @@ class ProviderSink:
                     _log.warning("a span processor raised; its spans are lost", exc_info=True)
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
-        """Metrics have no such way in: a metric reader pulls, and an instrument of ours would delay the exit.
-        """
+        """Metrics have no such way in: readers pull, and an instrument of ours would delay the exit."""
 
     def close(self) -> None:
         """The provider is the user's."""
