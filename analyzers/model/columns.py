@@ -108,6 +108,8 @@ class Ledger:
     """Trace ids (hex) that the server said, or the caps prove, were cut."""
     capped: bool = False
     """Whether reading stopped, or detail was left out, at the bound on the number of spans."""
+    broken: str | None = None
+    """One line: why reading broke off midway; what had been read is here. The command ends with code 3."""
     warnings: list[str] = field(default_factory=list)
     """One line each, for people."""
 

@@ -167,6 +167,8 @@ def _of_ledger(ledger: Ledger) -> list[str]:
     if ledger.partial_traces:
         listed = _listed(ledger.partial_traces)
         reasons.append(f"{len(ledger.partial_traces)} traces were cut or not given by the server: {listed}")
+    if ledger.broken:
+        reasons.append(f"reading broke off: {ledger.broken}")
     if ledger.capped:
         reasons.append("reading stopped at the bound on spans; read more with --max-spans")
     if ledger.impossible_times:

@@ -17,7 +17,8 @@ class StepTable:
     """The census of steps: one element per row of all window tables, sorted by (rank, start).
 
     Times are absolute Unix ns with microsecond resolution; rows of a rank never overlap. Per phase three
-    arrays of the table's length: ``first`` (absolute ns; meaningless where count is 0), ``busy`` (ns), ``count``.
+    arrays of the table's length: ``first`` (absolute ns; meaningless where count is 0), ``busy`` (ns) and
+    ``count``.
     """
 
     rank: IntArray

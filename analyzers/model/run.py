@@ -34,6 +34,7 @@ __all__ = [
     "build_run",
     "foreign_services",
     "list_runs",
+    "window_parts",
 ]
 
 _SCOPES: Final = frozenset(
@@ -108,7 +109,9 @@ class _Attempt:
         """Return the indices, ascending, of the spans called ``name``."""
         if name not in self.spans.names:
             return np.zeros(0, np.int64)
-        return self.possible_ixs[self.spans.name_ix[self.possible_ixs] == self.spans.names.index(name)]
+        called = self.spans.name_ix[self.possible_ixs] == self.spans.names.index(name)
+        found: IntArray = self.possible_ixs[called]
+        return found
 
     def rank(self, ix: int) -> int:
         return int(self.rank_of_span[ix])
@@ -182,6 +185,14 @@ def build_run(telemetry: Telemetry, run_id: str | None = None, attempt: int | No
     if not attempts:
         return None
     return _assemble(max(attempts, key=lambda a: a.attempt), telemetry)
+
+
+def window_parts(telemetry: Telemetry, run_id: str, attempt: int) -> list[TablePart]:
+    """Return the step tables of one attempt that can be read, sorted by (rank, window, part)."""
+    for found in _attempts(telemetry):
+        if (found.run_id, found.attempt) == (run_id, attempt):
+            return _parts(found, Evidence(telemetry.ledger, found.ranks, found.world_size))
+    return []
 
 
 def _started(attempt: _Attempt) -> int:

@@ -32,6 +32,8 @@ class SpanBuffer:
         self._decode = decode
         self.max_spans = max_spans
         self._traces: dict[int, int] = {}
+        self._closed: set[int] = set()
+        self._again: set[int] = set()
         self._trace_ix = array("q")
         self._span_id = array("Q")
         self._parent_id = array("Q")
@@ -86,8 +88,14 @@ class SpanBuffer:
         status: int,
         resource_ix: int,
         raw: Any,
-    ) -> None:
-        """Append one span; ids are unsigned, times are Unix ns, a time outside int64 counts as impossible."""
+    ) -> bool:
+        """Append one span; false when its trace is closed already.
+
+        Ids are unsigned, times are Unix ns; a time outside int64 counts as impossible.
+        """
+        if trace in self._closed:
+            self._again.add(trace)
+            return False
         if not (0 <= start <= _MAX_TIME and 0 <= end <= _MAX_TIME):
             start = end = 0
         self._trace_ix.append(self._traces.setdefault(trace, len(self._traces)))
@@ -100,6 +108,20 @@ class SpanBuffer:
         self._status.append(status if 0 <= status <= 2 else 0)
         self._resource_ix.append(resource_ix)
         self._raw.append(self._raws.setdefault(raw, raw))
+        return True
+
+    def close_traces(self, since: int) -> tuple[int, int]:
+        """Take no more spans of the traces that spans from index ``since`` on are of.
+
+        A server may return a trace more than once, each time as a whole: what comes again is no duplicate.
+        Returns (number of traces closed now, number of those closed before that came again since then).
+        """
+        ids = list(self._traces)
+        some = {ids[ix] for ix in self._trace_ix[since:]}
+        again = len(self._again)
+        self._closed |= some
+        self._again.clear()
+        return len(some), again
 
     def link(self, trace: int, span: int, kind: str) -> None:
         """Append a link of the span added last."""

@@ -60,7 +60,7 @@ class FileSource:
                 continue
             found = list_runs(telemetry)
             runs += [replace(run, path=str(group[0])) for run in found]
-            services |= foreign_services(telemetry)
+            services.update(foreign_services(telemetry))
             warnings += telemetry.ledger.warnings
         runs.sort(key=lambda run: (run.start, run.attempt), reverse=True)
         return Listing(runs, sorted(services), warnings)
@@ -184,8 +184,8 @@ def _unreadable(where: str, error: Exception) -> SourceError:
 def read_stream(stream: IO[bytes], where: str, buffer: SpanBuffer, ledger: Ledger, max_bytes: int) -> None:
     """Add the spans of one file to ``buffer``.
 
-    A file is read line by line if its first line is a document; otherwise, as with indented JSON, as a whole of at
-    most ``max_bytes``. A last line that does not parse is taken for cut by a writer at work.
+    A file is read line by line if its first line is a document; otherwise, as with indented JSON, as a whole
+    of at most ``max_bytes``. A last line that does not parse is taken for cut by a writer at work.
     Raises SourceError when nothing in it can be read.
     """
     try:

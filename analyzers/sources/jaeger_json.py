@@ -81,7 +81,7 @@ def _add(span: _Span, trace: int, process: _Process, buffer: SpanBuffer) -> None
     kind, status = _facts(tags)
     start, duration = parse_int(span.startTime), parse_int(span.duration)
     known = start > 0 and duration >= 0 and span.duration is not None
-    buffer.add(
+    added = buffer.add(
         trace,
         own,
         parent,
@@ -93,7 +93,7 @@ def _add(span: _Span, trace: int, process: _Process, buffer: SpanBuffer) -> None
         buffer.resource((process.serviceName, JaegerTags(process.tags)), _resource),
         tags,
     )
-    for _, other, span_id in references:
+    for _, other, span_id in references if added else ():
         if (other, span_id) != (trace, parent):
             buffer.link(other, span_id, "follows")
 
@@ -113,8 +113,6 @@ def _parent(references: list[tuple[str | None, int, int]], trace: int) -> int:
 @lru_cache(maxsize=4096)
 def _facts(tags: JaegerTags) -> tuple[int, int]:
     """Return (kind, status) that Jaeger keeps among the tags."""
-    if b"span.kind" not in tags and b"status_code" not in tags and b"error" not in tags:
-        return 0, STATUS_UNSET
     found: dict[str, Any] = {}
     try:
         for item in msgspec.json.decode(tags):

@@ -95,7 +95,7 @@ def _add(span: _Span, resource_ix: int, buffer: SpanBuffer) -> None:
     trace, own = parse_id(span.traceId, 16), parse_id(span.spanId, 8)
     if not trace or not own:
         raise Unreadable("a span without an id")
-    buffer.add(
+    added = buffer.add(
         trace,
         own,
         parse_id(span.parentSpanId, 8),
@@ -107,7 +107,7 @@ def _add(span: _Span, resource_ix: int, buffer: SpanBuffer) -> None:
         resource_ix,
         bytes(span.attributes),
     )
-    for link in span.links or ():
+    for link in (span.links or ()) if added else ():
         kind = otlp_attributes(bytes(link.attributes)).get(semconv.LINK_KIND, "follows")
         buffer.link(parse_id(link.traceId, 16), parse_id(link.spanId, 8), str(kind))
 

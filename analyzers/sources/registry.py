@@ -48,8 +48,8 @@ def open_source(uri: str | None = None, options: SourceOptions | None = None) ->
     """Return the source that ``uri`` stands for.
 
     Without ``uri``: ``$GRADEML_SOURCE``, then ``./grademl-runs``. Headers of ``$GRADEML_HEADERS``
-    (``K=V,...``) are added to those of ``options``, which win. Raises UsageError for an address that no source
-    reads and NothingFound when there is nothing to read by default; nothing is connected to yet.
+    (``K=V,...``) are added to those of ``options``, which win. Raises UsageError for an address that no
+    source reads and NothingFound when there is nothing to read by default; nothing is connected to yet.
     """
     options = options or SourceOptions()
     from_environment = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)

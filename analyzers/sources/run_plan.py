@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which traces a run of ours consists of, computed instead of searched for.
+
+A run's trace, its windows' and its steps' have ids that follow from the run's id. How many windows there are
+is learnt from the run span's count of steps, or, while it is not there, by going on until nothing is found;
+which steps have detail is in the windows' tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.columns import Telemetry
+from grademl_otel.analyzers.model.run import build_run, window_parts
+
+_BATCH: Final = 16
+_MISSES: Final = 3
+"""Windows in a row that may be missing while it is not known how many there are."""
+
+
+@dataclass
+class DetailedSteps:
+    """Trace ids of the steps with detail; the coarsest sample first, so that a bound leaves a fair one."""
+
+    certain: list[int] = field(default_factory=list)
+    guessed: list[int] = field(default_factory=list)
+    """Of incomplete steps: their number is known only if every row before them was closed."""
+
+
+class RunPlan:
+    """What to fetch next of one attempt of one run."""
+
+    def __init__(self, run_id: str, attempt: int) -> None:
+        self.run_id = run_id
+        self.attempt = attempt
+        self._ranks = 1
+        self._last_window: int | None = None
+        self._asked: set[tuple[int, int]] = set()
+        self._full_shards: set[tuple[int, int]] = set()
+        """(window, shard) whose last part is there, so that a further shard may exist."""
+        self._next = 0
+        self._latest_found = -1
+
+    def run_trace(self) -> int:
+        return self._trace(semconv.TRACE_RUN)
+
+    def learn(self, telemetry: Telemetry) -> None:
+        """Take account of what was read so far."""
+        run = build_run(telemetry, self.run_id, self.attempt)
+        if run is None:
+            return
+        self._ranks = max(
+            self._ranks, run.completeness.ranks_expected or 1, *(rank + 1 for rank in run.ranks)
+        )
+        if run.run_spans and run.completeness.steps_expected is not None:
+            # Evaluation after the last step may have opened the next window.
+            last = semconv.window_of_step(run.completeness.steps_expected)
+            self._last_window = max(last, self._last_window or 0)
+        for part in window_parts(telemetry, self.run_id, self.attempt):
+            self._latest_found = max(self._latest_found, part.window)
+            if part.part % semconv.PARTS_PER_SHARD == semconv.PARTS_PER_SHARD - 1:
+                self._full_shards.add((part.window, semconv.window_shard(part.rank, part.part)))
+
+    def next_windows(self) -> list[int]:
+        """Return trace ids of windows to ask for, none when all were."""
+        wanted = [(window, shard + 1) for window, shard in sorted(self._full_shards)]
+        wanted = [shard for shard in wanted if shard not in self._asked]
+        if not wanted:
+            last = self._latest_found + _MISSES if self._last_window is None else self._last_window
+            stop = min(last + 1, self._next + _BATCH)
+            groups = range(-(-self._ranks // semconv.RANKS_PER_SHARD))
+            wanted = [
+                (window, semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0))
+                for window in range(self._next, stop)
+                for group in groups
+            ]
+            self._next = max(self._next, stop)
+        self._asked.update(wanted)
+        return [self._trace(semconv.TRACE_WINDOW, window, shard) for window, shard in wanted]
+
+    def detailed_steps(self, telemetry: Telemetry) -> DetailedSteps:
+        """Return the traces of the steps that the tables say have detail."""
+        found: dict[int, tuple[int, int]] = {}
+        guessed: dict[int, None] = {}
+        for part in window_parts(telemetry, self.run_id, self.attempt):
+            flags = part.columns["flags"].tolist()
+            steps = part.columns["step"].tolist()
+            evaluated = part.eval_steps_so_far - sum(1 for flag in flags if flag & semconv.FLAG_EVALUATE)
+            for row, (flag, step) in enumerate(zip(flags, steps, strict=True)):
+                number = evaluated
+                evaluated += bool(flag & semconv.FLAG_EVALUATE)
+                if not flag & semconv.FLAG_DETAILED:
+                    continue
+                rank = -semconv.detail_bits(self.run_id, step), step
+                if flag & semconv.FLAG_INCOMPLETE:
+                    serial = part.rows_so_far - len(flags) + row + 1
+                    guessed[self._trace(semconv.TRACE_INCOMPLETE_STEP, serial)] = None
+                elif flag & semconv.FLAG_EVALUATE:
+                    found[self._trace(semconv.TRACE_EVAL_STEP, number)] = rank
+                else:
+                    found[self._trace(semconv.TRACE_STEP, step)] = rank
+        return DetailedSteps(sorted(found, key=found.__getitem__), list(guessed))
+
+    def _trace(self, kind: str, number: int = 0, shard: int = 0) -> int:
+        return semconv.trace_id(self.run_id, self.attempt, kind, number, shard)
