@@ -1,9 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenTelemetry tracing of machine-learning workflows; see README.md.
 
-Importing this package imports no ML framework and nothing of the analyzer.
+Importing this package imports no ML framework and nothing of the analyzer. A script that is not started under
+`opentelemetry-instrument` calls :func:`instrument` itself, best before it builds loaders and optimizers.
 """
 
 from grademl_otel.version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "instrument", "uninstrument"]
+
+
+def instrument() -> None:
+    """Record this process' training from here on, as `opentelemetry-instrument` would; never raises."""
+    try:
+        from grademl_otel.instrumentations.torch import TorchInstrumentor
+
+        instrumentor = TorchInstrumentor()
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument(skip_dep_check=True)
+    except Exception as error:
+        from grademl_otel.config import warn
+
+        warn(f"nothing is recorded: {type(error).__name__}: {error}")
+
+
+def uninstrument() -> None:
+    """End the run, if any, and give every patched object back as it was."""
+    from grademl_otel.instrumentations.torch import TorchInstrumentor
+
+    instrumentor = TorchInstrumentor()
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()

@@ -138,7 +138,7 @@ class Recorder:
             number = self._lanes[name] = self.text(name)
         return number
 
-    def lost(self, error: BaseException) -> None:
+    def lost(self) -> None:
         """Count a mark that could not be made."""
         self._acc[marks.ACC_LOST] += 1
 

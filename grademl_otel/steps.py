@@ -182,6 +182,11 @@ class Pass:
         self.incomplete = 0
 
     @property
+    def asked(self) -> bool:
+        """Whether a batch was ever asked for."""
+        return self.state != _PENDING
+
+    @property
     def item(self) -> int:
         """The packed item of the batch being asked for."""
         return pack_item(self.serial, self.batches)
@@ -198,6 +203,10 @@ class StepMachine:
         self.waiting = 0
         """Depth of ``next()``: compute inside it belongs to the fetching of the batch, not to a row."""
         self.backward_depth = 0
+        self.backwards = 0
+        """Backwards that returned."""
+        self.optimizer_steps = 0
+        """Steps of optimizers, skipped ones included."""
         self._sink = sink
         self._totals = totals
         self._serials = serials
@@ -206,7 +215,6 @@ class StepMachine:
         self._stack = [self._bottom]
         self._optimizers: dict[int, int] = {}
         """Live optimizers and the count of steps at which each stepped last."""
-        self._optimizer_steps = 0
         self._last_event = 0
         self._in_optimizer = False
         self._released: deque[tuple[Pass, int]] = deque()
@@ -295,24 +303,22 @@ class StepMachine:
 
     # --- Compute ---------------------------------------------------------------------------------------
 
-    def begin_forward(self, at: int, grad: bool, root: int) -> None:
-        """A root module is called; ``root`` identifies it, ``grad`` says whether gradients are recorded."""
+    def begin_forward(self, at: int, root: int) -> None:
+        """A root module is called; ``root`` identifies it."""
         if self._released or self._gone:
             self._drain()
         top = self._stack[-1]
         row = top.row
-        if row is not None and (top.ended or top is self._bottom) and self._ends_at_forward(row, grad, root):
+        if row is not None and (top.ended or top is self._bottom) and self._ends_at_forward(row, root):
             self._close_row(top, row.last)
         self._sink.began(FORWARD, self.lane, at)
 
     def end_forward(self, t0: int, t1: int, grad: bool, root: int, detail: int) -> None:
-        """The root module returned or raised."""
+        """The root module returned or raised; ``grad`` says whether gradients were recorded."""
         row = self._compute(t0, t1)
         row.forward = True
-        if grad:
-            row.grad = True
-        else:
-            row.roots.add(root)
+        row.grad = row.grad or grad
+        row.roots.add(root)
         self._sink.ended(self.lane)
         self._sink.phase(FORWARD, self.lane, t0, t1, row.serial, -1, 0, detail)
 
@@ -331,6 +337,7 @@ class StepMachine:
         """The outermost backward returned."""
         row = self._compute(t0, t1)
         row.backward = True
+        self.backwards += 1
         top = self._stack[-1]
         if not top.opened and top.serial:
             self._open(top, EPOCH)
@@ -346,7 +353,7 @@ class StepMachine:
     def optimizer_made(self, optimizer: int) -> None:
         """An optimizer was built in this thread; ``optimizer`` identifies it as long as it lives."""
         self._drain()
-        self._optimizers[optimizer] = self._optimizer_steps
+        self._optimizers[optimizer] = self.optimizer_steps
 
     def optimizer_gone(self, optimizer: int) -> None:
         """The optimizer is gone. Safe from any thread and from the garbage collector."""
@@ -368,8 +375,8 @@ class StepMachine:
             self._drain()
         row = self._compute(t0, t1)
         row.stepped.add(optimizer)
-        self._optimizer_steps += 1
-        self._optimizers[optimizer] = self._optimizer_steps
+        self.optimizer_steps += 1
+        self._optimizers[optimizer] = self.optimizer_steps
         if self._in_optimizer and phase:
             self._in_optimizer = False
             self._sink.ended(self.lane)
@@ -409,20 +416,19 @@ class StepMachine:
             return not self._optimizers  # the script updates by hand
         return row.forward
 
-    def _ends_at_forward(self, row: Row, grad: bool, root: int) -> bool:
+    def _ends_at_forward(self, row: Row, root: int) -> bool:
         if row.stepped:
             return all(
-                optimizer in row.stepped or self._optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
+                optimizer in row.stepped or self.optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
                 for optimizer, last in self._optimizers.items()
             )
         if row.backward:
             return not self._optimizers
-        if row.grad:
-            return not self._optimizers  # nobody trains: each call is one evaluation step
-        if not row.forward:
-            return False
-        # Forwards without gradients so far: with another module and gradients, a teacher and its student.
-        return not grad or root in row.roots
+        if row.grad and self._optimizers:
+            return False  # a backward is to come
+        # An evaluation without a loader: the same module again is the next batch. Another one goes on with
+        # this batch: a decoder, a loss, or the student after its teacher.
+        return root in row.roots
 
     def _kind(self, pass_: Pass, row: Row) -> int:
         if row.backward or row.stepped:

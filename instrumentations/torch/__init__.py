@@ -1,1 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Instrumentation of PyTorch: data loading, forward, backward, optimizer and checkpoints of any loop.
+
+Nothing of torch is imported before the user imports it: the hooks are set from post-import hooks. Each hook
+stands alone; one that does not fit the torch at hand says so in one line and stays off, the others go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from types import ModuleType
+from typing import Any, Final
+
+import wrapt
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
+from grademl_otel.config import warn
+from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.package import instruments
+from grademl_otel.lifecycle import session
+
+__all__ = ["TorchInstrumentor"]
+
+_DYNAMO_SKIPS: Final = (
+    # Dynamo must not look into these. `forward` is not among them: there Dynamo has to see through the
+    # wrapper, or compiled modules would break into graphs at each call.
+    "grademl_otel.instrumentations.torch.training",
+    "grademl_otel.instrumentations.torch.data",
+    "grademl_otel.instrumentations.torch.checkpoint",
+    "grademl_otel.recorder",
+    "grademl_otel.steps",
+    "grademl_otel.lifecycle",
+    "grademl_otel.ring",
+)
+
+
+class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """The `opentelemetry_instrumentor` of torch; never raises."""
+
+    _patches: Patches | None = None
+    _waiting_for_torch = False
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Return the versions of torch that are let in."""
+        return instruments
+
+    def _instrument(self, **kwargs: Any) -> None:
+        try:
+            if not session.install():
+                return
+            self._patches = Patches()
+            if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
+                if "torch" in sys.modules:
+                    self._on_torch(sys.modules["torch"])
+                return
+            self._waiting_for_torch = True
+            wrapt.register_post_import_hook(self._on_torch, "torch")
+            wrapt.register_post_import_hook(_tell_dynamo, "torch._dynamo.trace_rules")
+        except Exception as error:
+            warn(f"torch is not recorded: {type(error).__name__}: {error}")
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        patches, self._patches = self._patches, None
+        session.uninstall()
+        if patches is not None:
+            patches.restore()
+
+    def _on_torch(self, torch: ModuleType) -> None:
+        """Set the hooks; called when ``import torch`` is done."""
+        patches = self._patches
+        if patches is None:
+            return
+        session.framework = ("torch", str(getattr(torch, "__version__", "")))
+        session.device = _device
+        for name in ("forward", "training", "data", "worker", "checkpoint"):
+            _set(name, patches)
+
+
+def _set(name: str, patches: Patches) -> None:
+    try:
+        module = __import__(f"{__name__}.{name}", fromlist=["install"])
+        install: Callable[[Patches], None] = module.install
+        install(patches)
+    except Exception as error:
+        warn(f"torch: {name} is not recorded: {type(error).__name__}: {error}")
+
+
+def _tell_dynamo(trace_rules: ModuleType) -> None:
+    try:
+        for name in _DYNAMO_SKIPS:
+            trace_rules.add(name)
+    except Exception:
+        pass  # compiled train steps then look into the wrappers: slower to compile, not wrong
+
+
+def _device() -> str | None:
+    """The device in use; never initializes one."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    cuda = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        return f"cuda:{cuda.current_device()} {cuda.get_device_name()}"
+    return "cpu"

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data: passes over `DataLoader`s, the waits for their batches, and what making a batch took.
+
+A loader without workers makes its batches inside the wait, clocked by `fetchclock`. Workers send their times
+back with the batch, see `worker`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections.abc import Callable, Mapping
+from functools import wraps
+from time import perf_counter_ns
+from typing import Any, Final
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from grademl_otel import semconv
+from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, FetchClock
+from grademl_otel.instrumentations.torch.worker import TimedIndex
+from grademl_otel.lifecycle import session
+from grademl_otel.recorder import Guard, Recorder
+from grademl_otel.steps import LoaderFacts, Pass, StepMachine
+
+STAMP: Final = "_grademl_stamp"
+_FETCH: Final = semconv.PHASE_INDEX[semconv.DATA_FETCH]
+_COLLATE: Final = semconv.PHASE_INDEX[semconv.DATA_COLLATE]
+_DEPTH: Final = 3
+"""How deep a batch is looked into for a tensor that tells the number of samples."""
+
+
+def install(patches: Patches) -> None:
+    """Wrap `DataLoader.__iter__` and the iterators' ``__next__``; clock the fetchers."""
+    numbers = _Numbers()
+    patches.replace(DataLoader, "__iter__", _wrap_iter(DataLoader.__iter__, numbers))
+    patches.replace(_BaseDataLoaderIter, "__next__", _wrap_next(_BaseDataLoaderIter.__next__, numbers))
+    FetchClock.install(patches)
+
+
+class Stamp:
+    """What an iterator carries: its pass. Its own end tells that the iterator is gone or starts over."""
+
+    __slots__ = ("last", "machine", "pass_", "recorder", "records")
+
+    def __init__(self, recorder: Recorder, machine: StepMachine, pass_: Pass) -> None:
+        self.recorder = recorder
+        self.machine = machine
+        self.pass_ = pass_
+        self.records: dict[int, TimedIndex] = {}
+        """Times of batches that came from the workers and are not yet handed out, by index."""
+        self.last = -1
+        """Index of the batch that came last."""
+
+    def __del__(self) -> None:
+        try:
+            self.machine.release(self.pass_, perf_counter_ns())
+        except Exception:
+            pass  # the interpreter is going down
+
+
+class _Numbers:
+    """Small numbers for loaders, free again when a loader is gone: a loader made anew each epoch stays one."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._free: list[int] = []
+
+    def of(self, loader: Any) -> int:
+        key = id(loader)
+        known = self._known.get(key)
+        if known is not None and known[0]() is loader:
+            return known[1]
+        number = heapq.heappop(self._free) if self._free else len(self._known)
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if self._known.get(key, (None,))[0] is reference:
+                del self._known[key]
+            heapq.heappush(self._free, number)
+
+        self._known[key] = (weakref.ref(loader, gone), number)
+        return number
+
+
+def _wrap_iter(original: Callable[..., Any], numbers: _Numbers) -> Callable[..., Any]:
+    guard = Guard("torch: passes over a DataLoader")
+
+    @wraps(original)
+    def __iter__(self: Any) -> Any:
+        t0 = perf_counter_ns()
+        iterator = original(self)
+        if guard.on:
+            try:
+                recorder = session.recorder or session.begin(training=False)
+                if recorder is not None:
+                    _stamp(iterator, recorder, _facts(self, numbers), t0)
+            except Exception as error:
+                guard.failed(error)
+        return iterator
+
+    return __iter__
+
+
+def _stamp(iterator: Any, recorder: Recorder, facts: LoaderFacts, t0: int) -> Stamp | None:
+    if not isinstance(iterator, _BaseDataLoaderIter):
+        return None
+    machine = recorder.here()
+    if machine.waiting:
+        return None  # a loader inside a dataset
+    stamp = Stamp(recorder, machine, machine.iterator_made(facts, t0))
+    # A persistent iterator that starts over drops its former stamp here, which ends that pass.
+    setattr(iterator, STAMP, stamp)
+    return stamp
+
+
+def _facts(loader: Any, numbers: _Numbers) -> LoaderFacts:
+    """What ``loader`` says of itself; an iterator has the same under private names."""
+    workers = int(getattr(loader, "num_workers", 0) or 0)
+    sampler = getattr(loader, "batch_sampler", None)
+    batch_size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+    prefetch = getattr(loader, "prefetch_factor", None)
+    return LoaderFacts(
+        loader=numbers.of(loader),
+        workers=workers,
+        prefetch=int(prefetch) if workers and prefetch else None,
+        batch_size=batch_size if isinstance(batch_size, int) else None,
+        persistent=bool(getattr(loader, "persistent_workers", False)),
+        in_order=bool(getattr(loader, "in_order", True)),
+    )
+
+
+def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[..., Any]:
+    guard = Guard("torch: waits for a DataLoader")
+
+    @wraps(original)
+    def __next__(self: Any) -> Any:
+        stamp = _begin(self, guard)
+        if stamp is None:
+            return original(self)
+        machine, pass_ = stamp.machine, stamp.pass_
+        t0 = perf_counter_ns()
+        try:
+            machine.begin_wait(pass_, t0)
+        except Exception as error:
+            guard.failed(error)
+        try:
+            batch = original(self)
+        except StopIteration:
+            _guarded(guard, machine.exhausted, pass_, perf_counter_ns())
+            raise
+        except BaseException:
+            _guarded(guard, machine.wait_failed)
+            raise
+        t1 = perf_counter_ns()
+        try:
+            item = machine.end_wait(pass_, t0, t1, _samples(batch, _DEPTH))
+            _fetching(self, stamp, item, t0, t1)
+        except Exception as error:
+            guard.failed(error)
+        return batch
+
+    return __next__
+
+
+def _begin(iterator: Any, guard: Guard) -> Stamp | None:
+    """The iterator's stamp, when this ``next()`` is to be recorded."""
+    recorder = session.recorder
+    if recorder is None or not guard.on:
+        return None
+    try:
+        stamp: Stamp | None = iterator.__dict__.get(STAMP)
+        if stamp is None or stamp.recorder is not recorder:
+            return None
+        machine = recorder.here()
+        if machine.waiting:
+            return None
+        if stamp.machine is not machine:
+            if stamp.pass_.asked:
+                return None  # two threads share one iterator
+            stamp.machine = machine
+        return stamp
+    except Exception as error:
+        guard.failed(error)
+        return None
+
+
+def _fetching(iterator: Any, stamp: Stamp, item: int, t0: int, t1: int) -> None:
+    """Record how the batch was made: by a worker, or right in this wait."""
+    machine, recorder = stamp.machine, stamp.recorder
+    facts = stamp.pass_.facts
+    if facts is None:
+        return
+    if not facts.workers:
+        clock = iterator._dataset_fetcher.__dict__
+        start, collate = clock.get(START, 0), clock.get(COLLATE, 0)
+        if not t0 <= start <= t1:
+            return
+        if not start <= collate <= t1:
+            collate = t1
+        lane, end = machine.lane, t1
+    else:
+        index = iterator._rcvd_idx - 1 if facts.in_order else stamp.last
+        record = stamp.records.pop(index, None)
+        if record is None:
+            return
+        name = f"loader-worker-{record.worker}"
+        lane = recorder.lane(name if facts.loader == 0 else f"loader{facts.loader}-{name[7:]}")
+        start, collate, end = record.got, record.collate, record.done
+    machine.fetched(_FETCH, lane, start, collate, item)
+    if collate < end:
+        machine.fetched(_COLLATE, lane, collate, end, item)
+
+
+def _samples(batch: Any, depth: int) -> int:
+    """The length of the first dimension of the first tensor in ``batch``, 0 when there is none."""
+    if isinstance(batch, torch.Tensor):
+        return int(batch.shape[0]) if batch.dim() else 0
+    if depth:
+        if isinstance(batch, Mapping):
+            for value in batch.values():
+                return _samples(value, depth - 1)
+        elif isinstance(batch, (list, tuple)) and batch:
+            return _samples(batch[0], depth - 1)
+    return 0
+
+
+def _guarded(guard: Guard, event: Callable[..., Any], *args: Any) -> None:
+    try:
+        event(*args)
+    except Exception as error:
+        guard.failed(error)

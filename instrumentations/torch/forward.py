@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward: `nn.Module.__call__` of root modules.
+
+This file is alone for Dynamo's sake: it must see through the wrapper when it compiles a module, so the file
+is not among those that Dynamo skips, and `is_compiling()` comes first. Calls of modules inside a module cost
+one look at a thread-local flag.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.lifecycle import session
+from grademl_otel.recorder import Guard, Recorder
+from grademl_otel.steps import StepMachine
+
+
+class _Inside(threading.local):
+    root = False
+
+
+def install(patches: Patches) -> None:
+    """Wrap ``torch.nn.Module.__call__``."""
+    patches.replace(torch.nn.Module, "__call__", _wrap(torch.nn.Module.__call__))
+
+
+def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    inside = _Inside()
+    guard = Guard("torch: forward")
+
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or inside.root:
+            return original(self, *args, **kwargs)
+        call = _begin(self, guard)
+        if call is None:
+            return original(self, *args, **kwargs)
+        inside.root = True
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            inside.root = False
+            _end(call, self, guard)
+
+    return __call__
+
+
+_Call = tuple[Recorder, StepMachine, int, bool]
+
+
+def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
+    if not guard.on:
+        return None
+    try:
+        recorder = session.recorder or session.begin(training=False, firm=False)
+        if recorder is None:
+            return None
+        machine = recorder.here()
+        if machine.waiting:  # inside a dataset or a collate function: part of the fetching
+            return None
+        grad = torch.is_grad_enabled()
+        t0 = perf_counter_ns()
+        if not machine.backward_depth:
+            machine.begin_forward(t0, id(module))
+        return recorder, machine, t0, grad
+    except Exception as error:
+        guard.failed(error)
+        return None
+
+
+def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
+    t1 = perf_counter_ns()
+    recorder, machine, t0, grad = call
+    try:
+        # A compiled module's class is OptimizedModule, which tells nothing.
+        kind = type(getattr(module, "_orig_mod", module)).__name__
+        if machine.backward_depth:
+            machine.recomputed(t0, t1, recorder.text(kind))
+        else:
+            machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
+    except Exception as error:
+        guard.failed(error)
+        recorder.lost()

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The versions of torch that this instrumentation was run with."""
+
+from typing import Final
+
+instruments: Final = ("torch >= 2.2",)
+"""The versions that are let in: newer ones are tried, and a hook that does not fit switches itself off."""
+
+tried: Final = ("2.15",)
+"""The versions that the tests ran on."""

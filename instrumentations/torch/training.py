@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backward and optimizer: `torch.autograd.backward`, the optimizers' global hooks, and what tells of both.
+
+Dynamo skips this file (see the package's ``__init__``): a wrapper that it compiled as a frame of its own
+would lose its events.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.lifecycle import session
+from grademl_otel.recorder import Guard
+from grademl_otel.steps import StepMachine
+
+
+def install(patches: Patches) -> None:
+    """Wrap backward, `Optimizer.__init__` and `GradScaler.step`; register the optimizers' hooks."""
+    patches.replace(torch.autograd, "backward", _wrap_backward(torch.autograd.backward))
+    optimizers = _Optimizers()
+    patches.on_restore(register_optimizer_step_pre_hook(optimizers.before).remove)
+    patches.on_restore(register_optimizer_step_post_hook(optimizers.after).remove)
+    patches.replace(Optimizer, "__init__", _wrap_init(Optimizer.__init__, optimizers))
+    scaler = getattr(torch.amp, "GradScaler", None)
+    if scaler is not None:
+        patches.replace(scaler, "step", _wrap_scaler(scaler.step))
+
+
+def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    guard = Guard("torch: backward")
+
+    @wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        recorder = None
+        if guard.on:
+            try:
+                recorder = session.recorder or session.begin(training=True)
+                machine = None if recorder is None else recorder.here()
+            except Exception as error:
+                guard.failed(error)
+                recorder = None
+        # A backward inside a backward is reentrant checkpointing; one inside `next()` is part of fetching.
+        if recorder is None or machine is None or machine.backward_depth or machine.waiting:
+            return original(*args, **kwargs)
+        owner = recorder.backward_owner
+        machine.backward_depth = 1
+        recorder.backward_owner = machine
+        t0 = perf_counter_ns()
+        _guarded(guard, machine.begin_backward, t0)
+        end = machine.backward_failed
+        try:
+            result = original(*args, **kwargs)
+            end = machine.end_backward
+            return result
+        finally:
+            t1 = perf_counter_ns()
+            machine.backward_depth = 0
+            recorder.backward_owner = owner
+            _guarded(guard, end, t0, t1)
+
+    return backward
+
+
+class _Step(NamedTuple):
+    """A step of an optimizer that is running, or that raised, for which there is no hook."""
+
+    optimizer: int
+    t0: int
+    backwards: int
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.steps: list[_Step] = []
+
+
+class _Optimizers:
+    """Follows the steps of all optimizers, nested ones too, and their lives."""
+
+    def __init__(self) -> None:
+        self._running = _Running()
+        self._watched: dict[int, weakref.ref[Optimizer]] = {}
+        self._guard = Guard("torch: optimizer")
+
+    def watch(self, optimizer: Optimizer, machine: StepMachine) -> None:
+        """Tell ``machine`` of the optimizer, and later of its end."""
+        number = id(optimizer)
+        known = self._watched.get(number)
+        if known is not None and known() is optimizer:
+            return
+        watched = self._watched
+
+        def gone(reference: weakref.ref[Optimizer]) -> None:
+            if watched.get(number) is reference:
+                del watched[number]
+            machine.optimizer_gone(number)
+
+        watched[number] = weakref.ref(optimizer, gone)
+        machine.optimizer_made(number)
+
+    def made(self, optimizer: Optimizer) -> None:
+        """An optimizer was built."""
+        if not self._guard.on:
+            return
+        try:
+            recorder = session.recorder or session.begin(training=False, firm=False)
+            if recorder is not None:
+                self.watch(optimizer, recorder.here())
+        except Exception as error:
+            self._guard.failed(error)
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Global pre-hook of `Optimizer.step`."""
+        if not self._guard.on:
+            return
+        try:
+            recorder = session.recorder or session.begin(training=True)
+            if recorder is None:
+                return
+            machine = recorder.here()
+            steps = self._running.steps
+            while steps and steps[-1].optimizer == id(optimizer) and steps[-1].backwards != machine.backwards:
+                steps.pop()  # that step raised: no `super().step()` has a backward between
+            t0 = perf_counter_ns()
+            steps.append(_Step(id(optimizer), t0, machine.backwards))
+            if len(steps) == 1 and not machine.backward_depth:
+                machine.begin_optimizer(t0)
+        except Exception as error:
+            self._guard.failed(error)
+
+    def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Global post-hook of `Optimizer.step`; not called when the step raises."""
+        recorder = session.recorder
+        steps = self._running.steps
+        if recorder is None or not steps or not self._guard.on:
+            return
+        try:
+            t1 = perf_counter_ns()
+            number = id(optimizer)
+            while steps[-1].optimizer != number:
+                steps.pop()  # that one raised, and its caller went on
+            step = steps.pop()
+            if any(outer.optimizer == number for outer in steps):
+                return  # a subclass that calls its parent's step
+            machine = recorder.here()
+            self.watch(optimizer, machine)
+            machine.stepped(number, step.t0, t1, phase=not steps and not machine.backward_depth)
+        except IndexError:
+            pass  # its beginning was before the run
+        except Exception as error:
+            self._guard.failed(error)
+
+
+def _wrap_init(original: Callable[..., None], optimizers: _Optimizers) -> Callable[..., None]:
+    @wraps(original)
+    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        optimizers.made(self)
+
+    return __init__
+
+
+def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
+    guard = Guard("torch: skipped steps of a GradScaler")
+
+    @wraps(original)
+    def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        recorder = session.recorder
+        if recorder is None or not guard.on:
+            return original(self, optimizer, *args, **kwargs)
+        machine = recorder.here()
+        before = machine.optimizer_steps
+        result = original(self, optimizer, *args, **kwargs)
+        if machine.optimizer_steps == before:
+            # Gradients were not finite. The step is done all the same: its batch is used up.
+            now = perf_counter_ns()
+            _guarded(guard, machine.stepped, id(optimizer), now, now, False)
+        return result
+
+    return step
+
+
+def _guarded(guard: Guard, event: Callable[..., Any], *args: Any) -> None:
+    try:
+        event(*args)
+    except Exception as error:
+        guard.failed(error)
