@@ -51,7 +51,7 @@ class Stamp:
         self.machine = machine
         self.pass_ = pass_
         self.records: dict[int, TimedIndex] = {}
-        """Times of batches that came from the workers and are not yet handed out, by index."""
+        """Times of batches that came from workers and are not handed out yet, by index."""
         self.last = -1
         """Index of the batch that came last."""
 
