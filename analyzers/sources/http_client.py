@@ -150,7 +150,7 @@ class HttpClient:
 
     def _refusal(self, status: int, body: bytes) -> SourceError:
         said = error_text(body)
-        text = f"{status} {said or responses.get(status, '')}".strip()
+        text = f"{status} {said.removeprefix(f'{status} ') or responses.get(status, '')}".strip()
         if status in (401, 403):
             return SourceError(
                 f"{self.name}: {text}; pass --header NAME=VALUE"

@@ -213,7 +213,7 @@ class _Reader:
         return any(self._api.trace(trace) is not None for trace in ids)
 
     def search_runs(self, service: str | None, start: int, end: int) -> None:
-        """Read the run traces that started in ``[start, end]``, and a few windows of runs that still go on."""
+        """Read the run traces that started in ``[start, end]``, and a few windows of runs that go on."""
         services: list[str | None] = [service] if service else [*self.services]
         for name in services:
             for _ in self._pages(name, semconv.RUN, start, end):
