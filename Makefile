@@ -46,7 +46,8 @@ lint: $(VENV)/.dev ## lint, check the format, check the types
 	@ln -s "$(CURDIR)"/grademl_otel/* "$(CURDIR)/instrumentations" "$(CURDIR)/resource_detectors" \
 	  "$(CURDIR)/analyzers" $(TYPECHECK)/grademl_otel/
 	cd $(TYPECHECK) && "$(CURDIR)/$(RUN)" -m mypy --config-file "$(CURDIR)/pyproject.toml" -p grademl_otel
-	$(RUN) -m mypy tools benchmarks
+	cd $(TYPECHECK) && "$(CURDIR)/$(RUN)" -m mypy --config-file "$(CURDIR)/pyproject.toml" \
+	  "$(CURDIR)/tools" "$(CURDIR)/benchmarks"
 
 bench: $(VENV)/.dev $(VENV)/.torch ## measure what recording costs, against plain runs and OpenTelemetry's SDK
 	$(RUN) benchmarks/mark_cost.py

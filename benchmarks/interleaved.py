@@ -29,6 +29,10 @@ class Compared:
         low, middle, high = quantiles([a / b for a, b in zip(self.ns, other.ns, strict=True)], n=4)
         return low, middle, high
 
+    def added_to(self, other: Compared) -> float:
+        """Median over the rounds of this way's time minus the other's, in ns."""
+        return median(a - b for a, b in zip(self.ns, other.ns, strict=True))
+
 
 def compare(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Compared]:
     """Run each of `ways` once a round; a way returns its time in ns per unit. The first round warms up."""

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def refused(arguments: Sequence[str], folder: Path, code: int, *says: str) -> str:
-    """Run `grademl`, which must end with `code` and one line on stderr that holds each of `says`; the line."""
+    """Run `grademl`, which must end with `code` and one line on stderr, holding each of `says`; the line."""
     done = training.grademl(arguments, folder)
     lines = done.err.splitlines()
     assert (done.code, len(lines)) == (code, 1), done
