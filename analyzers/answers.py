@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a query to its answer: read, choose what to analyze, analyze, and put it into a document."""
+"""From a query to its answer: read, analyze, and put what was found into a document."""
 
 from __future__ import annotations
 
-import re
-import time
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import networkx as nx
-import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, Path, SpanTree, trace_roots, tree_path
-from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
-from grademl_otel.analyzers.model.run import Run, build_run
+from grademl_otel.analyzers.graph import path_graph, to_networkx
+from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.report.document import (
     CriticalPathDocument,
@@ -22,81 +18,52 @@ from grademl_otel.analyzers.report.document import (
     RunEntry,
     RunsDocument,
 )
+from grademl_otel.analyzers.report.of_run import critical_path_of_run, report_of_run
 from grademl_otel.analyzers.report.of_traces import critical_path_of_traces, report_of_traces
-from grademl_otel.analyzers.selection import select_ranks, select_steps
-from grademl_otel.analyzers.sources import Selection, Source, SourceOptions, open_source
-from grademl_otel.analyzers.suggest import explain_source
+from grademl_otel.analyzers.subject import open_query, read_subject, selection_of
 
-_TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
-_TRACE_ADDRESS: Final = re.compile(r"https?://\S*/trace/[0-9a-fA-F]+")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What a query is about: a run of ours, or else the traces that match."""
+class Answer(Generic[Found]):
+    """What was found, and why the source broke off midway, if it did: then it is about a part only."""
 
-    telemetry: Telemetry
-    run: Run | None
-    query: Query
-
-    def paths(self) -> list[tuple[int, Path]]:
-        """Return (root, critical path) of each trace that matches; NothingFound when none does."""
-        spans, query = self.telemetry.spans, self.query
-        roots = _matching_roots(spans, query)
-        if not roots:
-            raise NothingFound(f"{self.telemetry.uri}: no trace in it matches the selection")
-        tree = SpanTree(spans)
-        return [(root, tree_path(spans, root, query.tolerance or DEFAULT_TOLERANCE, tree)) for root in roots]
+    found: Found
+    broken: str | None = None
 
 
-def subject(query: Query) -> Subject:
-    """Read what ``query`` asks for. Traces are the subject when it names any, or there is no run of ours."""
-    source = _open(query)
-    telemetry = source.read(_selection(query))
-    if query.traces or query.operation is not None or _TRACE_ADDRESS.match(query.source or ""):
-        return Subject(telemetry, None, query)
-    run = build_run(telemetry, attempt=query.attempt)
-    if run is None:
-        _refuse_run_options(telemetry, query)
-        return Subject(telemetry, None, query)
-    if query.ranks is not None:
-        run = select_ranks(run, query.ranks)
-    if query.steps is not None:
-        run = select_steps(run, query.steps)
-    return Subject(telemetry, run, query)
-
-
-def report(query: Query, top: int | None = None) -> ReportDocument:
+def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
     """Answer `grademl report`."""
-    about = subject(query)
+    about = read_subject(query)
     if about.run is None:
-        return report_of_traces(about.telemetry, about.paths(), top)
-    from grademl_otel.analyzers.report.of_run import report_of_run
+        document = report_of_traces(about.telemetry, about.paths(), top)
+    else:
+        document = report_of_run(about.telemetry, about.run, top)
+    return Answer(document, _broken(about.telemetry))
 
-    return report_of_run(about.telemetry, about.run, top)
 
-
-def critical_path(query: Query, by: str = "phase", top: int | None = None) -> CriticalPathDocument:
+def critical_path(query: Query, by: str = "phase", top: int | None = None) -> Answer[CriticalPathDocument]:
     """Answer `grademl critical-path`."""
-    about = subject(query)
+    about = read_subject(query)
     if about.run is None:
-        return critical_path_of_traces(about.telemetry, about.paths(), by, top)
-    from grademl_otel.analyzers.report.of_run import critical_path_of_run
-
-    return critical_path_of_run(about.telemetry, about.run, by, top)
-
-
-def per_trace(query: Query, by: str = "phase", top: int | None = None) -> list[CriticalPathDocument]:
-    """Answer `grademl critical-path --per-trace`: one document for each trace, of runs too."""
-    about = subject(query)
-    return [critical_path_of_traces(about.telemetry, [one], by, top) for one in about.paths()]
+        document = critical_path_of_traces(about.telemetry, about.paths(), by, top)
+    else:
+        document = critical_path_of_run(about.telemetry, about.run, by, top)
+    return Answer(document, _broken(about.telemetry))
 
 
-def runs(query: Query) -> RunsDocument:
+def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer[list[CriticalPathDocument]]:
+    """Answer `grademl critical-path --per-trace`: one document for each trace, those of runs too."""
+    about = read_subject(query)
+    documents = [critical_path_of_traces(about.telemetry, [one], by, top) for one in about.paths()]
+    return Answer(documents, _broken(about.telemetry))
+
+
+def runs(query: Query) -> Answer[RunsDocument]:
     """Answer `grademl runs`; NothingFound when the source holds neither a run nor another trace."""
-    source = _open(query)
-    listing = source.list()
-    selection = _selection(query)
+    source = open_query(query)
+    listing, selection = source.list(), selection_of(query)
     entries = [
         RunEntry(
             run=run.run_id,
@@ -119,14 +86,12 @@ def runs(query: Query) -> RunsDocument:
     services = [name for name in listing.services if selection.service in (None, name)]
     if not entries and not services:
         raise NothingFound(f"{source.uri}: no run and no other trace in it matches")
-    return RunsDocument(source=source.uri, runs=entries, services=services, warnings=listing.warnings)
+    return Answer(RunsDocument(source=source.uri, runs=entries, services=services, warnings=listing.warnings))
 
 
 def graph(query: Query) -> nx.DiGraph:
-    """Return the dependency graph of the run, or the path of the one trace, as networkx."""
-    from grademl_otel.analyzers.graph import path_graph, to_networkx
-
-    about = subject(query)
+    """Return the dependency graph of the run, or the critical path of the one trace, as networkx."""
+    about = read_subject(query)
     if about.run is not None:
         return to_networkx(about.run)
     paths = about.paths()
@@ -135,57 +100,6 @@ def graph(query: Query) -> nx.DiGraph:
     return path_graph(paths[0][1])
 
 
-def _open(query: Query) -> Source:
-    options = SourceOptions(headers=query.headers)
-    if query.timeout is not None:
-        options = replace(options, timeout_s=query.timeout)
-    if query.max_spans is not None:
-        options = replace(options, max_spans=query.max_spans)
-    explain_source(query.source)
-    return open_source(query.source, options)
-
-
-def _selection(query: Query) -> Selection:
-    start = query.start if query.since is None else time.time_ns() - query.since
-    return Selection(
-        run=query.run,
-        attempt=query.attempt,
-        trace_ids=tuple(_trace_id(text) for text in query.traces),
-        service=query.service,
-        operation=query.operation,
-        start=start,
-        end=query.end,
-    )
-
-
-def _trace_id(text: str) -> int:
-    if not _TRACE_ID.fullmatch(text):
-        raise UsageError(f"--trace {text}: a trace id is 1 to 32 hexadecimal digits")
-    return int(text, 16)
-
-
-def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
-    """Raise NothingFound when ``query`` asks for a part of a run and there is none."""
-    if query.attempt is not None:
-        raise NothingFound(f"{telemetry.uri}: no attempt {query.attempt}; `grademl runs` lists what there is")
-    for option, value in (("--run", query.run), ("--ranks", query.ranks), ("--steps", query.steps)):
-        if value is not None:
-            raise NothingFound(f"{telemetry.uri}: {option} selects in a run of ours, and there is none in it")
-
-
-def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
-    """Return the roots of the traces in which a span matches the service and the operation asked for."""
-    match = np.ones(len(spans), dtype=bool)
-    if query.service is not None:
-        match &= np.array([r.get("service.name") == query.service for r in spans.resources])[
-            spans.resource_ix
-        ]
-    if query.operation is not None:
-        match &= np.array([name == query.operation for name in spans.names])[spans.name_ix]
-    hits = np.flatnonzero(match)
-    wanted = set(zip(spans.trace_hi[hits].tolist(), spans.trace_lo[hits].tolist(), strict=True))
-    return [
-        root
-        for root in trace_roots(spans)
-        if (int(spans.trace_hi[root]), int(spans.trace_lo[root])) in wanted
-    ]
+def _broken(telemetry: Telemetry) -> str | None:
+    broken = telemetry.ledger.broken
+    return f"{telemetry.uri}: {broken}; the answer is about what was read" if broken else None

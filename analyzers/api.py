@@ -2,17 +2,19 @@
 """The commands as functions: the same options, the same answers, the same errors (`GrademlError`).
 
 Every function takes a source as the command line does (None: ``$GRADEML_SOURCE``, then ``./grademl-runs``)
-and the options of `Query` by name: ``run``, ``attempt``, ``traces``, ``service``, ``operation``, ``since`` (ns),
-``start``, ``end`` (Unix ns), ``ranks``, ``steps`` (a `StepRange`), ``tolerance``, ``headers``, ``timeout``
-(s), ``max_spans``.
+and, by name, the options of `Query`: ``run``, ``attempt``, ``traces``, ``service``, ``operation``, ``since``
+(ns), ``start`` and ``end`` (Unix ns), ``ranks``, ``steps`` (a `StepRange`), ``tolerance``, ``headers``,
+``timeout`` (s), ``max_spans``.
 """
 
 from __future__ import annotations
 
+import warnings
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from grademl_otel.analyzers import answers
+from grademl_otel.analyzers.answers import Answer, Found
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.report.document import CriticalPathDocument, ReportDocument, RunsDocument
 
@@ -24,7 +26,7 @@ Address = str | PathLike[str] | None
 
 def report(source: Address = None, *, top: int | None = None, **options: Any) -> ReportDocument:
     """Return verdict, lane budget, steady step, findings, critical path (its ``top`` longest sections)."""
-    return answers.report(_query(source, options), top)
+    return _whole(answers.report(_query(source, options), top))
 
 
 def critical_path(
@@ -34,17 +36,24 @@ def critical_path(
 
     ``by`` is the key of the summary: phase, rank, lane, operation or section.
     """
-    return answers.critical_path(_query(source, options), by, top)
+    return _whole(answers.critical_path(_query(source, options), by, top))
 
 
 def runs(source: Address = None, **options: Any) -> RunsDocument:
     """Return the runs and attempts that the source holds, the latest first."""
-    return answers.runs(_query(source, options))
+    return _whole(answers.runs(_query(source, options)))
 
 
 def graph(source: Address = None, **options: Any) -> nx.DiGraph:
     """Return the dependency graph as networkx: of a run its activities, of one trace the critical path."""
     return answers.graph(_query(source, options))
+
+
+def _whole(answer: Answer[Found]) -> Found:
+    """Return what was found; with a warning when the source broke off midway."""
+    if answer.broken is not None:
+        warnings.warn(answer.broken, stacklevel=3)
+    return answer.found
 
 
 def _query(source: Address, options: dict[str, Any]) -> Query:

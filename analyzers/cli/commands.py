@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from grademl_otel.analyzers import answers
+from grademl_otel.analyzers.answers import Answer
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
     BY,
@@ -20,8 +21,10 @@ from grademl_otel.analyzers.cli.options import (
     time_options,
 )
 from grademl_otel.analyzers.cli.output import Outcome
-from grademl_otel.analyzers.errors import IncompleteError, UsageError
+from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
+from grademl_otel.analyzers.report import tables
 from grademl_otel.analyzers.report.document import CriticalPathDocument, Document, to_json, to_json_lines
+from grademl_otel.analyzers.report.text import render
 from grademl_otel.version import __version__
 
 
@@ -46,8 +49,7 @@ def grademl() -> None:
 def report(**options: Any) -> Outcome:
     """Verdict, where the time went, findings, critical path (the default command)."""
     style, top = take_style(options), options.pop("top")
-    document = answers.report(take_query(options), top=top)
-    return _outcome(document, style)
+    return _outcome(answers.report(take_query(options), top=top), style)
 
 
 @grademl.command()
@@ -82,35 +84,35 @@ def critical_path(**options: Any) -> Outcome:
         raise UsageError(f"--per-trace writes JSON lines; it has no {style.format} form")
     query = take_query(options)
     if per_trace:
-        documents = answers.per_trace(query, by=by, top=top)
-        text = "\n".join(to_json(document, indent=False) for document in documents)
-        return Outcome(text, style.output, _strictness(documents, style))
+        answer = answers.per_trace(query, by=by, top=top)
+        text = "\n".join(to_json(document, indent=False) for document in answer.found)
+        return Outcome(text, style.output, _reservation(answer.broken, answer.found, style))
     return _outcome(answers.critical_path(query, by=by, top=top), style, by)
 
 
 grademl.add_alias("path", "critical-path")
 
 
-def _outcome(document: Document, style: Style, by: str | None = None) -> Outcome:
+def _outcome(answer: Answer[Any], style: Style, by: str | None = None) -> Outcome:
+    document: Document = answer.found
     if style.format == "json":
         text = to_json(document)
     elif style.format == "jsonl":
         text = to_json_lines(document)
     elif style.format in ("csv", "markdown"):
-        from grademl_otel.analyzers.report import tables
-
         text = tables.write(document, style.format, by)
     else:
-        from grademl_otel.analyzers.report import text as plain
-
-        text = plain.render(
-            document, by=by, color=None if style.output is None and not style.no_color else False
-        )
+        text = render(document, by=by, color=None if style.output is None and not style.no_color else False)
     documents = [document] if isinstance(document, CriticalPathDocument) else []
-    return Outcome(text, style.output, _strictness(documents, style))
+    return Outcome(text, style.output, _reservation(answer.broken, documents, style))
 
 
-def _strictness(documents: list[CriticalPathDocument], style: Style) -> IncompleteError | None:
+def _reservation(
+    broken: str | None, documents: list[CriticalPathDocument], style: Style
+) -> GrademlError | None:
+    """Return the error that the answer is followed by: the source broke off, or data are missing."""
+    if broken is not None:
+        return SourceError(broken)
     if style.strict and any(document.completeness.verdict == "incomplete" for document in documents):
-        return IncompleteError("the data are incomplete; `grademl` without --strict says what is missing")
+        return IncompleteError("the data are incomplete; the report without --strict says what is missing")
     return None

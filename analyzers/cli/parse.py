@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -72,7 +72,13 @@ def steps(text: str) -> StepRange | None:
     raise ValueError(f"{text!r} is not a range of steps such as 100:200, last:500 or all")
 
 
-class Parsed(click.ParamType):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:  # not generic at runtime before click 8.4
+    _ParamType = click.ParamType
+
+
+class Parsed(_ParamType):
     """A click type made of one of the functions above."""
 
     def __init__(self, name: str, parse: Any) -> None:

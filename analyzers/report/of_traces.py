@@ -9,17 +9,15 @@ import numpy as np
 
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.path import Path
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.completeness import judge_foreign
+from grademl_otel.analyzers.model.run import Completeness
+from grademl_otel.analyzers.report.completeness import completeness_info
 from grademl_otel.analyzers.report.document import (
-    CompletenessInfo,
     CriticalPathDocument,
-    RankCounts,
     ReportDocument,
     SourceInfo,
-    SpanCounts,
-    StepCounts,
     StepWindow,
-    Tracer,
     Window,
 )
 from grademl_otel.analyzers.report.population import population
@@ -37,7 +35,8 @@ def critical_path_of_traces(
 ) -> CriticalPathDocument:
     """Return the path of one trace, or the population of several. ``paths``: (root, path) per trace."""
     source = SourceInfo(telemetry.uri, None, None, None, len(paths))
-    completeness = completeness_of_traces(telemetry, paths)
+    found = _judge(telemetry, paths)
+    completeness = completeness_info(found, (path for _, path in paths), ours=False)
     if len(paths) == 1:
         path = paths[0][1]
         return CriticalPathDocument(
@@ -85,43 +84,14 @@ def report_of_traces(
         run=None,
         verdict=None,
         step=None,
-        incomplete_because=incomplete_because(found.completeness),
+        incomplete_because=_judge(telemetry, paths).reasons,
         warnings=list(telemetry.ledger.warnings),
     )
 
 
-def completeness_of_traces(telemetry: Telemetry, paths: Sequence[tuple[int, Path]]) -> CompletenessInfo:
-    """Return what can be known of foreign traces: only a missing parent or a cut trace proves a loss."""
-    spans = telemetry.spans
-    mine = spans_of_traces(spans, [root for root, _ in paths])
-    orphans = int(np.count_nonzero(spans.parent_ix[mine] == ORPHAN))
-    roots = int(np.count_nonzero(spans.parent_ix[mine] == NO_PARENT))
-    partial = list(telemetry.ledger.partial_traces)
-    return CompletenessInfo(
-        verdict="incomplete" if orphans or partial else "unverifiable",
-        spans=SpanCounts(None, len(mine)),
-        ranks=RankCounts(None, []),
-        steps=StepCounts(None, 0, 0),
-        orphans=orphans,
-        roots=roots,
-        windows_missing=[],
-        partial_traces=partial,
-        conflicts=[],
-        clipped_ns=sum(path.clipped_ns for _, path in paths),
-        overlap_ns=sum(path.overlap_ns for _, path in paths),
-        clocks=[],
-        tracer=Tracer(None, None),
-    )
-
-
-def incomplete_because(completeness: CompletenessInfo) -> list[str]:
-    """Return one line for each loss that is proven."""
-    reasons = []
-    if completeness.orphans:
-        reasons.append(f"{completeness.orphans:,} spans name a parent that is not here")
-    if completeness.partial_traces:
-        reasons.append(f"{len(completeness.partial_traces):,} traces were cut by the server")
-    return reasons
+def _judge(telemetry: Telemetry, paths: Sequence[tuple[int, Path]]) -> Completeness:
+    """Return what can be known of these traces: only a missing parent or a cut trace proves a loss."""
+    return judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
 
 
 def spans_of_traces(spans: SpanColumns, members: Sequence[int]) -> IntArray:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The completeness verdict in the form of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grademl_otel.analyzers.graph.path import Path
+from grademl_otel.analyzers.model.run import Completeness
+from grademl_otel.analyzers.report.document import (
+    CompletenessInfo,
+    RankCounts,
+    SpanCounts,
+    StepCounts,
+    Tracer,
+)
+
+
+def completeness_info(found: Completeness, paths: Iterable[Path], *, ours: bool) -> CompletenessInfo:
+    """Return ``found`` with what was clipped and cut on ``paths``; only ``ours`` tell of a tracer."""
+    paths = list(paths)
+    return CompletenessInfo(
+        verdict=found.verdict,
+        spans=SpanCounts(found.spans_expected, found.spans_received),
+        ranks=RankCounts(found.ranks_expected, found.ranks_present),
+        steps=StepCounts(found.steps_expected, found.steps_measured, found.steps_detailed_all_ranks),
+        orphans=found.orphans,
+        roots=found.roots,
+        windows_missing=found.windows_missing,
+        partial_traces=found.partial_traces,
+        conflicts=found.conflicts,
+        clipped_ns=found.clipped_ns + sum(path.clipped_ns for path in paths),
+        overlap_ns=found.overlap_ns + sum(path.overlap_ns for path in paths),
+        clocks=[],
+        tracer=Tracer(found.tracer_dropped if ours else None, found.tracer_cost_fraction),
+    )

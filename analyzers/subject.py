@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a query is about: read the source, then take a run of ours, or else the traces that match."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from grademl_otel.analyzers.errors import NothingFound, UsageError
+from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, Path, SpanTree, trace_roots, tree_path
+from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
+from grademl_otel.analyzers.model.run import Run, build_run
+from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.selection import select_ranks, select_steps
+from grademl_otel.analyzers.sources import Selection, Source, SourceOptions, open_source
+from grademl_otel.analyzers.suggest import explain_source
+
+_TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
+_TRACE_ADDRESS: Final = re.compile(r"https?://\S*/trace/[0-9a-fA-F]+")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The telemetry that was read, and the run in it if that is what the query is about."""
+
+    telemetry: Telemetry
+    run: Run | None
+    query: Query
+
+    def paths(self) -> list[tuple[int, Path]]:
+        """Return (root, critical path) of each trace that matches; NothingFound when none does."""
+        spans, query = self.telemetry.spans, self.query
+        roots = _matching_roots(spans, query)
+        if not roots:
+            raise NothingFound(f"{self.telemetry.uri}: no trace in it matches the selection")
+        tree = SpanTree(spans)
+        return [(root, tree_path(spans, root, query.tolerance or DEFAULT_TOLERANCE, tree)) for root in roots]
+
+
+def read_subject(query: Query) -> Subject:
+    """Read what ``query`` asks for. Traces are the subject when it names any, or there is no run of ours."""
+    telemetry = open_query(query).read(selection_of(query))
+    if query.traces or query.operation is not None or _TRACE_ADDRESS.match(query.source or ""):
+        return Subject(telemetry, None, query)
+    run = build_run(telemetry, attempt=query.attempt)
+    if run is None:
+        _refuse_run_options(telemetry, query)
+        return Subject(telemetry, None, query)
+    if query.ranks is not None:
+        run = select_ranks(run, query.ranks)
+    if query.steps is not None:
+        run = select_steps(run, query.steps)
+    return Subject(telemetry, run, query)
+
+
+def open_query(query: Query) -> Source:
+    """Return the source of ``query``, not yet read."""
+    options = SourceOptions(headers=query.headers)
+    if query.timeout is not None:
+        options = replace(options, timeout_s=query.timeout)
+    if query.max_spans is not None:
+        options = replace(options, max_spans=query.max_spans)
+    explain_source(query.source)
+    return open_source(query.source, options)
+
+
+def selection_of(query: Query) -> Selection:
+    """Return which spans of the source ``query`` needs."""
+    return Selection(
+        run=query.run,
+        attempt=query.attempt,
+        trace_ids=tuple(_trace_id(text) for text in query.traces),
+        service=query.service,
+        operation=query.operation,
+        start=query.start if query.since is None else time.time_ns() - query.since,
+        end=query.end,
+    )
+
+
+def _trace_id(text: str) -> int:
+    if not _TRACE_ID.fullmatch(text):
+        raise UsageError(f"--trace {text}: a trace id is 1 to 32 hexadecimal digits")
+    return int(text, 16)
+
+
+def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
+    """Raise NothingFound when ``query`` asks for a part of a run and there is none."""
+    if query.attempt is not None:
+        raise NothingFound(f"{telemetry.uri}: no attempt {query.attempt}; `grademl runs` lists what there is")
+    for option, value in (("--run", query.run), ("--ranks", query.ranks), ("--steps", query.steps)):
+        if value is not None:
+            raise NothingFound(f"{telemetry.uri}: {option} selects in a run of ours, and there is none in it")
+
+
+def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
+    """Return the roots of the traces in which a span matches the service and the operation asked for."""
+    match = np.ones(len(spans), dtype=bool)
+    if query.service is not None:
+        services = np.array([r.get("service.name") == query.service for r in spans.resources])
+        match &= services[spans.resource_ix]
+    if query.operation is not None:
+        match &= np.array([name == query.operation for name in spans.names])[spans.name_ix]
+    hits = np.flatnonzero(match)
+    wanted = set(zip(spans.trace_hi[hits].tolist(), spans.trace_lo[hits].tolist(), strict=True))
+    return [
+        root
+        for root in trace_roots(spans)
+        if (int(spans.trace_hi[root]), int(spans.trace_lo[root])) in wanted
+    ]
