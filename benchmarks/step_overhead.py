@@ -6,8 +6,8 @@
 
 Each way is a process of its own that trains one block of steps when its turn comes; turns alternate, so that
 what else the machine does hits all alike. `plain again` is the same as `plain`: how far its ratio is from 1
-is what this run cannot resolve. Ours is complete: `opentelemetry-instrument`, ring, relay process, file store.
-The SDK's spans are set by hand; their exporter throws them away, so that encoding and sending would come on top.
+is what this run cannot resolve. Ours is complete: `opentelemetry-instrument`, ring, relay process, files. The
+SDK's spans are set by hand; their exporter throws them away, so that encoding and sending come on top of it.
 """
 
 from __future__ import annotations
