@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SLICE: Final = 100
 _BETWEEN_SLICES_S: Final = 0.002
 _IDLE_S: Final = 0.25
+_HOLD_NS: Final = 1_000_000_000
+"""Each export costs the interpreter lock some time, so that spans travel together."""
 _SETTLE_S: Final = 0.01
 
 
@@ -37,7 +39,7 @@ class InProcessWorker:
         self._provider = provider
         self._owner = os.getpid()
         self._pipeline: Pipeline | None = None
-        self._pump = Pump(writer.reader(), self._open_sinks)
+        self._pump = Pump(writer.reader(), self._open_sinks, _HOLD_NS)
         self._woken = threading.Event()
         self._closing = False
         self._delivered = threading.Event()

@@ -12,11 +12,14 @@ from typing import Final, Protocol
 
 from grademl_otel import marks
 from grademl_otel.convert import Converter, How
-from grademl_otel.ringreader import RingReader
+from grademl_otel.progress import Progress
+from grademl_otel.ringlayout import PROGRESS_BYTES
+from grademl_otel.ringreader import Mark, RingReader
 from grademl_otel.spans import Metric, Span
 from grademl_otel.totals import metrics_of
 
 METRICS_EVERY_NS: Final = 10_000_000_000
+MAX_HELD_SPANS: Final = 512
 
 
 class Sink(Protocol):
@@ -45,16 +48,23 @@ OpenSinks = Callable[[marks.RunInfo, int], list[Sink]]
 
 
 class Pump:
-    """Serves one ring from its first mark to its last."""
+    """Serves one ring from its first mark to its last.
 
-    def __init__(self, reader: RingReader, open_sinks: OpenSinks):
+    ``hold_ns`` is how long finished spans may wait for others to travel with.
+    """
+
+    def __init__(self, reader: RingReader, open_sinks: OpenSinks, hold_ns: int = 0):
         self.reader = reader
         self._open_sinks = open_sinks
         self._sinks: list[Sink] | None = None
-        self._converter = Converter(reader.strings)
-        self._unacknowledged: deque[tuple[int, list[int]]] = deque()
-        self._acked = reader.acked
-        self._metrics_at = 0
+        progress = Progress.from_bytes(reader.load_progress())
+        self._converter = Converter(reader.strings, progress)
+        self._lost_before = progress.lost if progress else 0
+        self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
+        self._hold_ns = hold_ns
+        self._held: list[Span] = []
+        self._held_since = 0
+        self._metrics_at = time.perf_counter_ns()
         self.finished = False
 
     def turn(self, limit: int, now_ns: int) -> int:
@@ -64,7 +74,11 @@ class Pump:
         """
         batch = self.reader.read(limit)
         self._convert(batch)
-        self._hand_on(self._converter.flush(now_ns))
+        self._hold(self._converter.flush(now_ns))
+        if self._held and (
+            now_ns - self._held_since >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS
+        ):
+            self._hand_on()
         if now_ns - self._metrics_at >= METRICS_EVERY_NS:
             self._metrics_at = now_ns
             self._send_metrics(final=False)
@@ -79,25 +93,28 @@ class Pump:
         while batch := self.reader.read(4096, final=True):
             self._convert(batch)
         self._count_lost()
-        self._hand_on(
+        self._hold(
             self._converter.finish(how, self.reader.open_phases(), now_ns, self.reader.accumulators())
         )
+        self._hand_on()
         self._send_metrics(final=True)
-        self._unacknowledged.append((self.reader.next - 1, self._tickets()))
+        self._await_delivery()
         self.acknowledge()
 
     def acknowledge(self) -> None:
         """Tell the owner how far its marks are delivered."""
         reached = None
         while self._unacknowledged:
-            sequence, tickets = self._unacknowledged[0]
+            progress, tickets = self._unacknowledged[0]
             if any(sink.delivered < ticket for sink, ticket in zip(self._sinks or (), tickets, strict=False)):
                 break
-            reached = sequence
+            reached = progress
             self._unacknowledged.popleft()
-        if reached is not None and reached > self._acked:
-            self._acked = reached
-            self.reader.acknowledge(reached)
+        if reached is None:
+            return
+        # Progress first: a successor must never find marks acknowledged that it would tell once more.
+        self.reader.save_progress(reached.to_bytes(PROGRESS_BYTES))
+        self.reader.acknowledge(self.reader.next - 1 if self.finished and self.delivered else reached.told)
 
     @property
     def delivered(self) -> bool:
@@ -111,25 +128,34 @@ class Pump:
         self._sinks = []
         self.reader.close()
 
-    def _convert(self, batch: Sequence[tuple[int, int, int, int, int, int, int, int]]) -> None:
+    def _convert(self, batch: Sequence[Mark]) -> None:
         self._count_lost()
-        spans = self._converter.feed(batch, self.reader.next - len(batch))
-        self._hand_on(spans)
-        if batch:
-            safe = self._converter.safe_sequence
-            last = self._unacknowledged[-1][0] if self._unacknowledged else self._acked
-            if safe > last:
-                self._unacknowledged.append((safe, self._tickets()))
+        self._hold(self._converter.feed(batch, self.reader.next - len(batch)))
+        if batch and not self._held:
+            self._await_delivery()  # state only
+
+    def _await_delivery(self) -> None:
+        """Note that everything handed on so far must be delivered before it counts as told."""
+        progress = self._converter.progress
+        progress.lost = self._lost_before + self.reader.lost
+        self._unacknowledged.append((progress, self._tickets()))
 
     def _count_lost(self) -> None:
-        self._converter.lost = self.reader.lost + self.reader.accumulators()[marks.ACC_LOST]
+        given_up = self.reader.accumulators()[marks.ACC_LOST]
+        self._converter.lost = self._lost_before + self.reader.lost + given_up
 
-    def _hand_on(self, spans: Sequence[Span]) -> None:
+    def _hold(self, spans: Sequence[Span]) -> None:
+        if spans and not self._held:
+            self._held_since = time.perf_counter_ns()
+        self._held += spans
+
+    def _hand_on(self) -> None:
+        spans, self._held = self._held, []
         info = self._converter.info
-        if not spans or info is None or not info.traces:
-            return
-        for sink in self._opened(info):
-            sink.take_spans(spans)
+        if spans and info is not None and info.traces:
+            for sink in self._opened(info):
+                sink.take_spans(spans)
+        self._await_delivery()
 
     def _send_metrics(self, final: bool) -> None:
         info = self._converter.info

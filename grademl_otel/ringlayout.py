@@ -10,7 +10,8 @@ else.
 
 All integers are little-endian. Sequence numbers start at 1; a slot of zeros was never written. No head is
 stored: the reader finds it by the sequence numbers, so that a mark costs one store and nothing shared is
-contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``).
+contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``,
+``PROGRESS``).
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ RELAY_HEARTBEAT: Final = 208
 ACCUMULATORS: Final = 512
 ACCUMULATOR_BYTES: Final = 8 * marks.ACC_SLOTS
 
+PROGRESS: Final = ACCUMULATORS + ACCUMULATOR_BYTES
+"""Relay: length:u32 crc:u32 and a `progress.Progress`, for the relay after it."""
+PROGRESS_BYTES: Final = 2048 - PROGRESS - 8
+
 OPEN_PHASES: Final = 2048
 OPEN_LANES: Final = 64
 OPEN_PHASE: Final = Struct("<HHIq")
@@ -63,7 +68,7 @@ BODY: Final = Struct("<HHqqqqqq")
 SLOT: Final = Struct(f"<QI{BODY.size}s")
 
 assert IDENTITY.size <= HEARTBEAT
-assert ACCUMULATORS + ACCUMULATOR_BYTES <= OPEN_PHASES
+assert PROGRESS + PROGRESS_BYTES + 8 <= OPEN_PHASES
 assert OPEN_PHASES + OPEN_LANES * OPEN_PHASE_STRIDE <= HEADER_BYTES
 assert SLOT.size == marks.MARK_SIZE
 

@@ -117,7 +117,8 @@ class RingReader:
         self.strings: list[str] = [""]
         """Text by id; grows as the writer adds to it."""
         self.lost = 0
-        """Marks overwritten before they were read, or never finished."""
+        """Marks overwritten before they were read, or never finished; of those not acknowledged before."""
+        self._first_wanted = self.acked + 1
         self.next = 1
         """Sequence number of the next mark to read."""
         self._string_end = 0
@@ -147,7 +148,7 @@ class RingReader:
     # --- Marks ------------------------------------------------------------------------------------------
 
     def read(self, limit: int, final: bool = False) -> list[Mark]:
-        """Return up to ``limit`` further marks; empty when there are none yet.
+        """Return up to ``limit`` further marks, all consecutive; empty when there are none yet.
 
         A number whose slot stays unwritten while later ones are there is waited for during 2 s (its thread
         may be about to write it), then counted as lost; with ``final`` (the writer is gone) at once.
@@ -158,7 +159,7 @@ class RingReader:
             accepted += block
             if complete:
                 continue
-            if not self._step_over_gap(final):
+            if accepted or not self._step_over_gap(final):
                 break
         self._read_strings()
         return accepted
@@ -202,9 +203,7 @@ class RingReader:
         self._hole_since = self._hole_since or now
         if not final and now - self._hole_since < _HOLE_AFTER_NS:
             return False
-        self.lost += later - self.next
-        self.next = later
-        self._hole_since = 0
+        self._skip_to(later)
         return True
 
     def _ahead(self) -> Iterator[int]:
@@ -224,8 +223,12 @@ class RingReader:
                 high = middle - 1
         margin = slots // 16  # the writer goes on meanwhile
         oldest = max(found + low - slots + 1 + margin, self.next + 1)
-        self.lost += oldest - self.next
-        self.next = oldest
+        self._skip_to(oldest)
+
+    def _skip_to(self, sequence: int) -> None:
+        self.lost += max(0, sequence - max(self.next, self._first_wanted))
+        self.next = sequence
+        self._hole_since = 0
 
     def _valid_sequence(self, seq: int) -> int | None:
         """Return the sequence number of the mark that lies where ``seq`` belongs, None if it is torn or
@@ -315,6 +318,17 @@ class RingReader:
     def acknowledge(self, sequence: int) -> None:
         """Tell the owner that marks up to and with ``sequence`` are delivered."""
         self._store.write(layout.ACKED, layout.I64.pack(sequence))
+
+    def save_progress(self, raw: bytes) -> None:
+        """Leave up to `ringlayout.PROGRESS_BYTES` for the reader after this one."""
+        self._store.write(layout.PROGRESS, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)
+
+    def load_progress(self) -> bytes:
+        """Return what an earlier reader left; empty when there is nothing whole."""
+        data = self._store.read(layout.PROGRESS, layout.STRING_HEAD.size + layout.PROGRESS_BYTES)
+        length, check = layout.STRING_HEAD.unpack_from(data)
+        raw = data[layout.STRING_HEAD.size :][:length]
+        return raw if length == len(raw) and check == crc32(raw) else b""
 
     def attend(self, now_ns: int) -> None:
         """Leave the sign of life of the relay."""

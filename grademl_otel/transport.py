@@ -90,7 +90,8 @@ class Transport:
             delivered = bool(self._worker.close(wait_s))
             self._writer.close(unlink=False)
             return delivered
-        self._look_after_relay(time.perf_counter_ns(), closing=True)
+        if self._writer.path is not None and self._writer.acked < final:
+            self._start_relay(self._writer.path.parent)  # unless one is there
         self.wake()
         while self._writer.acked < final and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -109,7 +110,7 @@ class Transport:
 
     # --- Relay ------------------------------------------------------------------------------------------
 
-    def _look_after_relay(self, now_ns: int, closing: bool = False) -> None:
+    def _look_after_relay(self, now_ns: int) -> None:
         if self._writer.relay_alive(now_ns):
             self._waiting_since = 0
             return
@@ -118,7 +119,7 @@ class Transport:
         if path is None:
             return
         too_late = now_ns - self._waiting_since > _READY_WITHIN_NS
-        if not closing and (too_late or self._starts > _MAX_RESTARTS):
+        if too_late or self._starts > _MAX_RESTARTS:
             self._convert_here()
             return
         self._start_relay(path.parent)

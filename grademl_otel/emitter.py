@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all parts of the conversion share: whose run it is, its ids, and where its spans are collected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from grademl_otel import marks, semconv
+from grademl_otel.ringreader import Mark
+from grademl_otel.spans import Attributes, Link, Span
+
+_WORKER_LANE: Final = re.compile(r"^loader\d*-worker-(\d+)$")
+_TRACE_SCOPE: Final = "scope"
+
+
+class Emitter:
+    """Makes spans of one rank of one run, with ids that docs/telemetry.md defines."""
+
+    def __init__(self, info: marks.RunInfo, strings: Sequence[str], random: Random):
+        self.info = info
+        self.emitted = 0
+        """Spans made so far, those of an earlier relay included."""
+        self.muted = False
+        """True while marks are read again that an earlier relay has told of: nothing but windows is made
+        then.
+        """
+        self._strings = strings
+        self._random = random
+        self._out: list[Span] = []
+        self._workers: dict[int, int | None] = {}
+        self.run_trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_RUN)
+        self.run_span = self.run_span_of(info.rank)
+
+    def emit(
+        self,
+        name: str,
+        trace: int,
+        span: int,
+        parent: int,
+        start: int,
+        end: int,
+        attributes: Attributes,
+        *,
+        error: str | None = None,
+        link_to_run: bool = False,
+    ) -> None:
+        """Make a span; ``start`` and ``end`` in ns of ``perf_counter``."""
+        if self.muted and name != semconv.WINDOW:
+            return
+        offset = self.info.perf_to_unix_ns
+        links = [Link(self.run_trace, self.run_span, {semconv.LINK_KIND: "run"})] if link_to_run else []
+        start, end = start + offset, end + offset
+        self._out.append(Span(name, trace, span, parent, start, end, attributes, links, error))
+        self.emitted += 1
+
+    def emit_phase(self, mark: Mark, trace: int, span: int, parent: int, attributes: Attributes) -> None:
+        """Make the span of a phase; lane and item come from the mark."""
+        kind, lane, t0, t1, _, item, _, _ = mark
+        attributes = {semconv.LANE: self.lane(lane), **attributes}
+        if item >= 0:
+            pass_serial, batch = marks.unpack_item(item)
+            attributes[semconv.ITEM] = f"{pass_serial}:{batch}"
+        self.emit(semconv.PHASES[kind - marks.PHASE_BASE], trace, span, parent, t0, t1, attributes)
+
+    def take(self) -> list[Span]:
+        """Return the spans made since the last call."""
+        taken, self._out = self._out, []
+        return taken
+
+    def text(self, number: int) -> str:
+        """Return interned text, empty for an id that the ring does not have."""
+        return self._strings[number] if 0 <= number < len(self._strings) else ""
+
+    def lane(self, number: int) -> str:
+        """Return the name of a lane."""
+        return self.text(number) or "main"
+
+    def worker(self, lane: int) -> int | None:
+        """Return the number of the loader worker whose lane this is, None for any other lane."""
+        if lane not in self._workers:
+            match = _WORKER_LANE.match(self.text(lane))
+            self._workers[lane] = int(match.group(1)) if match else None
+        return self._workers[lane]
+
+    def random_id(self) -> int:
+        """Return a new span id."""
+        return self._random.getrandbits(64) or 1
+
+    def run_span_of(self, rank: int) -> int:
+        """Return the id of the run span of ``rank``."""
+        return semconv.span_id(self.info.run_id, self.info.attempt, semconv.RUN, 0, rank)
+
+    def scope_span(self, serial: int) -> int:
+        """Return the id of another scope's span; derived, so that a restarted relay names it the same."""
+        info = self.info
+        return semconv.span_id(info.run_id, info.attempt, _TRACE_SCOPE, serial, info.rank)
+
+    def window_ids(self, window: int, part: int) -> tuple[int, int]:
+        """Return trace id and span id of a part of a window."""
+        info = self.info
+        shard = semconv.window_shard(info.rank, part)
+        trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_WINDOW, window, shard)
+        return trace, semconv.span_id(info.run_id, info.attempt, semconv.WINDOW, window, info.rank, part)
+
+    def step_ids(self, kind: str, number: int) -> tuple[int, int]:
+        """Return trace id and span id of a kept step; ``kind`` is one of the traces of steps."""
+        info = self.info
+        trace = semconv.trace_id(info.run_id, info.attempt, kind, number)
+        return trace, semconv.span_id(info.run_id, info.attempt, kind, number, info.rank)
+
+
+def phase_name(mark: Mark) -> str:
+    """Return the name of the phase that ``mark`` records."""
+    return semconv.PHASES[mark[0] - marks.PHASE_BASE]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the telling of a ring has come; the relay leaves it in the ring, so that its successor goes on from
+there.
+
+Without it a relay that is started again, or a process that takes its ring back, would tell a second time what
+was told, or under other names.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(slots=True)
+class Progress:
+    """State of the conversion at some mark."""
+
+    told: int
+    """Marks up to this one are in the step tables that were sent."""
+    fed: int
+    """Marks up to this one are in all other spans that were sent."""
+    run_serial: int = 0
+    run_start: int = 0
+    window: int = -1
+    part: int = 0
+    """The part of ``window`` that is to be sent next."""
+    level: int = 0
+    """Detail level."""
+    steps: int = 0
+    eval_steps: int = 0
+    rows: int = 0
+    incomplete: int = 0
+    next_step: int = 0
+    emitted: int = 0
+    lost: int = 0
+    run_phases: int = 0
+    scopes: list[list[int]] = field(default_factory=list)
+    """Open scopes: serial, parent, index, number, start, lane, steps, evaluation steps."""
+
+    def to_bytes(self, room: int) -> bytes:
+        """Return at most ``room`` bytes; scopes that do not fit are left out, innermost first."""
+        values = asdict(self)
+        while True:
+            raw = json.dumps(values, separators=(",", ":")).encode("ascii")
+            if len(raw) <= room:
+                return raw
+            if not values["scopes"]:
+                return b""
+            values["scopes"].pop()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Progress | None:
+        """Return what `to_bytes` wrote; None for anything else."""
+        try:
+            values = json.loads(raw)
+            progress = cls(**values)
+        except (ValueError, TypeError):
+            return None
+        numbers = [value for name, value in values.items() if name != "scopes"]
+        scopes = progress.scopes
+        if not isinstance(scopes, list) or not all(isinstance(s, list) and len(s) == 8 for s in scopes):
+            return None
+        numbers += [number for scope in scopes for number in scope]
+        plausible = all(isinstance(number, int) and -(1 << 62) < number < 1 << 62 for number in numbers)
+        return progress if plausible else None
