@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from grademl_otel.analyzers.diagnosis.facts import OTHER, StepFacts, step_facts
+from grademl_otel.analyzers.diagnosis.facts import StepFacts, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
     INFO,
@@ -20,6 +20,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Verdict,
     Where,
 )
+from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
 
@@ -33,7 +34,7 @@ def judge(run: Run) -> Judgement:
         return Judgement([], [])
     slowest = max(facts, key=lambda steps: steps.step_ns)
     phase = slowest.busiest
-    share = slowest.compute_ns[phase] / slowest.step_ns
+    share = slowest.compute_ns.get(phase, 0.0) / slowest.step_ns
     finding = Finding(
         id=RULE,
         severity=INFO,
@@ -49,7 +50,7 @@ def judge(run: Run) -> Judgement:
 
 
 def _fixes(steps: StepFacts, phase: str) -> list[str]:
-    took = milliseconds(steps.compute_ns[phase])
+    took = milliseconds(steps.compute_ns.get(phase, 0.0))
     if phase == OTHER:
         return [f"look at the Python between the phases of a step ({took} a step): logging, metrics, copies"]
     return [

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph.budget import steady_mask
+from grademl_otel.analyzers.graph.budget import steady_rows, step_breakdown
+from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
-
-OTHER = "other"
-"""Time of a step in none of its phases: Python between them."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class StepFacts:
     @property
     def busiest(self) -> str:
         """The phase, other than the wait, that takes most of the step."""
-        return max(self.compute_ns, key=lambda phase: self.compute_ns[phase])
+        return max(self.compute_ns, key=lambda phase: self.compute_ns[phase], default=OTHER)
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,12 @@ class LoaderFacts:
 
 def step_facts(run: Run, rank: int) -> StepFacts | None:
     """Return the means of ``rank``'s steady steps; None when it has none."""
-    rows = _steady_rows(run, rank)
-    if not len(rows):
+    steps = step_breakdown(run, rank)
+    if not steps.steps:
         return None
-    step = rows.end - rows.start
-    phases = {name: busy for name, busy in rows.busy.items() if name not in sc.WORKER_PHASES and busy.any()}
-    wait = phases.pop(sc.DATA_WAIT, np.zeros_like(step))
-    nested = {sc.RECOMPUTE}  # lies in `backward`; counted once
-    compute = {name: float(busy.mean()) for name, busy in phases.items() if name not in nested}
-    rest = float(step.mean() - wait.mean()) - sum(compute.values())
-    compute[OTHER] = max(0.0, rest)
-    return StepFacts(rank, len(rows), float(step.mean()), float(wait.mean()), compute)
+    mean = {phase.phase: phase.total_ns / steps.steps for phase in steps.phases if phase.within is None}
+    wait = mean.pop(sc.DATA_WAIT, 0.0)
+    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean)
 
 
 def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
@@ -112,7 +105,9 @@ def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
 
 
 def _steady_rows(run: Run, rank: int) -> StepTable:
-    return run.steps.where(steady_mask(run) & (run.steps.rank == rank))
+    steady = np.zeros(len(run.steps), dtype=bool)
+    steady[steady_rows(run, rank)] = True
+    return run.steps.where(steady)
 
 
 def _queue(rows: StepTable, zeros: IntArray) -> tuple[int, int]:

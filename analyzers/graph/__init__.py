@@ -1,23 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dependency graph of a run or a trace, its critical path, and where the time of each main lane went."""
 
+from grademl_otel.analyzers.graph.activities import Activities, activities
+from grademl_otel.analyzers.graph.budget import (
+    FEW_STEPS,
+    LaneBudgetRow,
+    PhaseOfStep,
+    Quantiles,
+    StepBreakdown,
+    lane_budget,
+    steady_rows,
+    step_breakdown,
+)
 from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section
+from grademl_otel.analyzers.graph.run_path import run_path, step_path
 from grademl_otel.analyzers.graph.shorten import shortened_total
+from grademl_otel.analyzers.graph.summary import KEYS, SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 from grademl_otel.analyzers.graph.tree import SpanTree, trace_paths, trace_roots, tree_path
 from grademl_otel.analyzers.verbs import callable_as_verb
 
 __all__ = [
     "DEFAULT_TOLERANCE",
+    "FEW_STEPS",
+    "KEYS",
+    "Activities",
     "EnteredBy",
+    "LaneBudgetRow",
     "OverlapTolerance",
     "Path",
+    "PhaseOfStep",
+    "Quantiles",
     "Section",
     "SpanTree",
+    "StepBreakdown",
+    "SummaryRow",
+    "activities",
+    "lane_budget",
+    "run_path",
+    "run_summary",
     "shortened_total",
+    "steady_rows",
+    "step_breakdown",
+    "step_path",
     "trace_paths",
     "trace_roots",
     "tree_path",
+    "tree_summary",
 ]
 
-callable_as_verb(__name__)  # the verb `analyzers.graph(...)` has the same name
+callable_as_verb(__name__)  # `analyzers.graph(...)`, the verb, has the same name

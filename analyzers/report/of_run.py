@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.engine import diagnose
-from grademl_otel.analyzers.graph import Path, lane_budget, run_path, step_breakdown
-from grademl_otel.analyzers.graph.budget import StepBreakdown
+from grademl_otel.analyzers.graph.budget import StepBreakdown, lane_budget, step_breakdown
+from grademl_otel.analyzers.graph.path import Path
+from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import HowEnded, Run
 from grademl_otel.analyzers.report.completeness import completeness_info
@@ -24,4 +28,144 @@ from grademl_otel.analyzers.report.document import (
     StepWindow,
     Window,
 )
-from grademl_otel.analyzers.report.sections import path_info, summarize
+from grademl_otel.analyzers.report.sections import path_info, summary_of_run
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def critical_path_of_run(
+    telemetry: Telemetry, run: Run, by: str = "phase", top: int | None = None
+) -> CriticalPathDocument:
+    """Return the critical path of ``run`` added up ``by`` a key, with budget and findings."""
+    path, steps, judgement = run_path(run), step_breakdown(run), diagnose(run)
+    return CriticalPathDocument(
+        source=_source(telemetry, run),
+        completeness=completeness_info(run.completeness, [path], ours=True),
+        window=_window(run, path, steps),
+        lane_budget=_budget(run),
+        path=path_info(path, run.spans, top),
+        summary=summary_of_run(run, path, by, top),
+        findings=judgement.findings,
+        abstained=judgement.abstained,
+        replay=None,
+    )
+
+
+def report_of_run(telemetry: Telemetry, run: Run, top: int | None = None) -> ReportDocument:
+    """Return the same, and what the report says beside it: verdict, steady step, how the run ended."""
+    path, steps, judgement = run_path(run), step_breakdown(run), diagnose(run)
+    return ReportDocument(
+        source=_source(telemetry, run),
+        completeness=completeness_info(run.completeness, [path], ours=True),
+        window=_window(run, path, steps),
+        lane_budget=_budget(run),
+        path=path_info(path, run.spans, top),
+        summary=summary_of_run(run, path, "phase", None),
+        findings=judgement.findings,
+        abstained=judgement.abstained,
+        replay=None,
+        run=_run(run),
+        verdict=judgement.verdict,
+        step=_step(steps),
+        incomplete_because=run.completeness.reasons,
+        warnings=telemetry.ledger.warnings,
+    )
+
+
+def _source(telemetry: Telemetry, run: Run) -> SourceInfo:
+    mine = run.span_ixs
+    traces = set(zip(run.spans.trace_hi[mine].tolist(), run.spans.trace_lo[mine].tolist(), strict=True))
+    return SourceInfo(telemetry.uri, run.run_id, run.attempt, 0, len(traces))
+
+
+def _window(run: Run, path: Path, steps: StepBreakdown) -> Window:
+    training = (run.steps.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
+    numbers = run.steps.step[training]
+    return Window(
+        origin_unix_ns=str(path.start),
+        wall_ns=path.total_ns,
+        steps=StepWindow(
+            first=int(numbers.min()) if len(numbers) else None,
+            last=int(numbers.max()) if len(numbers) else None,
+            warmup_excluded=steps.warmup_excluded,
+        ),
+    )
+
+
+def _budget(run: Run) -> list[BudgetEntry]:
+    """Return the rows that tile each rank's wall time; parts of a row are told by the steady step."""
+    return [
+        BudgetEntry(
+            rank=row.rank,
+            phase=row.phase,
+            ns=row.ns,
+            share=row.share,
+            per_step_ns=None if row.per_step is None else Percentiles(row.per_step.p50, row.per_step.p95),
+        )
+        for row in lane_budget(run)
+        if row.within is None
+    ]
+
+
+def _step(steps: StepBreakdown) -> StepInfo | None:
+    if steps.step is None:
+        return None
+    return StepInfo(
+        n=steps.steps,
+        few=steps.too_few,
+        mean_ns=round(steps.total_ns / steps.steps),
+        p50_ns=steps.step.p50,
+        p95_ns=steps.step.p95,
+        phases=[
+            PhaseShare(
+                phase=phase.phase,
+                share=phase.share,
+                mean_ns=round(phase.total_ns / steps.steps),
+                p50_ns=phase.per_step.p50,
+                p95_ns=phase.per_step.p95,
+                within=phase.within,
+            )
+            for phase in steps.phases
+        ],
+    )
+
+
+def _run(run: Run) -> RunInfo:
+    flags = run.steps.flags
+    rank = run.ranks[0] if run.ranks else 0
+    return RunInfo(
+        script=run.script,
+        device=run.device,
+        ranks=len(run.ranks),
+        epochs=sum(scope.name == sc.EPOCH and scope.rank == rank for scope in run.scopes),
+        steps=_most(run, (flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0),
+        eval_steps=_most(run, (flags & sc.FLAG_EVALUATE) != 0),
+        loaders=[
+            LoaderInfo(
+                loader=loader.loader_id,
+                workers=loader.workers,
+                prefetch=loader.prefetch,
+                batch_size=loader.batch_size,
+                persistent=loader.persistent,
+            )
+            for loader in run.loaders.values()
+        ],
+        ended=[_ended(ended, run.start) for ended in run.completeness.ended],
+    )
+
+
+def _most(run: Run, chosen: BoolArray) -> int:
+    """Return how many of the ``chosen`` rows the rank with most of them has."""
+    counts = np.unique(run.steps.rank[chosen], return_counts=True)[1]
+    return int(counts.max(initial=0))
+
+
+def _ended(ended: HowEnded, origin: int) -> EndedInfo:
+    return EndedInfo(
+        rank=ended.rank,
+        how=ended.how,
+        last_step=ended.last_step,
+        last_mark_ns=ended.last_mark_unix_ns - origin,
+        open_phase=ended.open_phase,
+        error=ended.error,
+    )

@@ -21,7 +21,7 @@ from grademl_otel.analyzers.report.document import (
     Window,
 )
 from grademl_otel.analyzers.report.population import population
-from grademl_otel.analyzers.report.sections import path_info, summarize
+from grademl_otel.analyzers.report.sections import path_info, summary_of_trace
 
 NOT_OURS = Abstained(
     "diagnosis",
@@ -38,14 +38,14 @@ def critical_path_of_traces(
     found = _judge(telemetry, paths)
     completeness = completeness_info(found, (path for _, path in paths), ours=False)
     if len(paths) == 1:
-        path = paths[0][1]
+        root, path = paths[0]
         return CriticalPathDocument(
             source=source,
             completeness=completeness,
             window=Window(str(path.start), path.total_ns, StepWindow(None, None, 0)),
             lane_budget=[],
             path=path_info(path, telemetry.spans, top),
-            summary=summarize(path, telemetry.spans, by, top=top),
+            summary=summary_of_trace(telemetry.spans, root, path, by, top),
             findings=[],
             abstained=[NOT_OURS],
             replay=None,

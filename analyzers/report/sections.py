@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from grademl_otel.analyzers.graph.path import Path, Section
+from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.model.columns import SpanColumns
+from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.report.document import (
     Edge,
     Omitted,
@@ -69,42 +71,43 @@ def key_of(section: Section, by: str, spans: SpanColumns) -> str:
     return section.phase
 
 
-def summarize(
-    path: Path,
-    spans: SpanColumns,
-    by: str,
-    known: dict[str, SummaryEntry] | None = None,
-    top: int | None = None,
-) -> list[SummaryEntry]:
-    """Return the path added up by ``by``, the largest key first.
+def summary_of_run(run: Run, path: Path, by: str, top: int | None = None) -> list[SummaryEntry]:
+    """Return the path of ``run`` added up by ``by``, the largest key first; of phases what else is known."""
+    if by == "phase":
+        return [_known(row) for row in run_summary(run, path)[:top]]
+    return _added_up(path, run.spans, by, top)
 
-    ``known`` has what else is known of keys: their total, blocked time, slack and drag. Sections are not
-    added up when ``by`` is ``section``: each is a key of its own.
-    """
-    total = path.total_ns or 1
+
+def summary_of_trace(
+    spans: SpanColumns, root: int, path: Path, by: str, top: int | None = None
+) -> list[SummaryEntry]:
+    """Return the path of the tree under ``root`` added up by ``by``, the largest key first."""
+    if by == "phase" and path.sections:
+        return [_known(row) for row in tree_summary(spans, root, path)[:top]]
+    return _added_up(path, spans, by, top)
+
+
+def _known(row: SummaryRow) -> SummaryEntry:
+    return SummaryEntry(
+        key=row.key,
+        path_ns=row.path_ns,
+        path_share=row.path_share,
+        blocked_ns=row.blocked_ns,
+        total_ns=row.total_ns,
+        slack_ns=row.slack_ns,
+        drag_ns=row.drag_ns,
+    )
+
+
+def _added_up(path: Path, spans: SpanColumns, by: str, top: int | None) -> list[SummaryEntry]:
+    """Return the sections added up by key; by ``section`` each is a key of its own, the longest first."""
+    times: dict[str, int] = defaultdict(int)
     if by == "section":
         longest = sorted(path.sections, key=lambda section: (-section.duration, section.start))
-        entries = [
-            SummaryEntry(key_of(s, by, spans), s.duration, s.duration / total, None, None, None, None)
-            for s in longest[:top]
-        ]
-        return entries
-    times: dict[str, int] = defaultdict(int)
-    for section in path.sections:
-        times[key_of(section, by, spans)] += section.duration
-    known = known or {}
-    entries = []
-    for key, ns in sorted(times.items(), key=lambda item: (-item[1], item[0]))[:top]:
-        more = known.get(key)
-        entries.append(
-            SummaryEntry(
-                key=key,
-                path_ns=ns,
-                path_share=ns / total,
-                blocked_ns=more.blocked_ns if more else None,
-                total_ns=more.total_ns if more else None,
-                slack_ns=more.slack_ns if more else None,
-                drag_ns=more.drag_ns if more else None,
-            )
-        )
-    return entries
+        found = [(key_of(section, by, spans), section.duration) for section in longest]
+    else:
+        for section in path.sections:
+            times[key_of(section, by, spans)] += section.duration
+        found = sorted(times.items(), key=lambda item: (-item[1], item[0]))
+    total = path.total_ns or 1
+    return [SummaryEntry(key, ns, ns / total, None, None, None, None) for key, ns in found[:top]]

@@ -53,7 +53,12 @@ def command(
     """Run `grademl` as a process of its own."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("GRADEML_") and k != "NO_COLOR"}
     done = subprocess.run(
-        [*GRADEML, *arguments], cwd=cwd, input=stdin, capture_output=True, env={**kept, **(env or {})}, timeout=120
+        [*GRADEML, *arguments],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        env={**kept, **(env or {})},
+        timeout=120,
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -90,7 +95,8 @@ def test_every_agreed_case_as_a_jaeger_file(
     start = int(document["window"]["origin_unix_ns"]) // 1000 - ORIGIN_US
     sections = document["path"]["sections"]
     found = " ".join(
-        f"{s['phase']}{start + s['start_ns'] // 1000}-{start + s['end_ns'] // 1000}" for s in reversed(sections)
+        f"{s['phase']}{start + s['start_ns'] // 1000}-{start + s['end_ns'] // 1000}"
+        for s in reversed(sections)
     )
     assert found == expected
     assert sum(s["end_ns"] - s["start_ns"] for s in sections) == document["path"]["total_ns"]
@@ -154,7 +160,7 @@ def test_traces_can_be_chosen_by_operation_and_service(
     assert answer(capsys, "critical-path", path, "--json", "--operation", "B")["source"]["traces"] == 2
     document = answer(capsys, "critical-path", path, "--json", "--operation", "B", "--service", "store")
     assert document["path"]["total_ns"] == 7_000
-    code, line = failure(capsys, "critical-path", path, "--operation", "Z")
+    code, _ = failure(capsys, "critical-path", path, "--operation", "Z")
     assert code == errors.EXIT_NOTHING_FOUND
 
 
@@ -181,7 +187,12 @@ def test_csv_has_exact_numbers(case_file: Path, capsys: pytest.CaptureFixture[st
     }  # fmt: skip
     assert run(["critical-path", str(case_file), "-f", "csv", "--by", "section"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert (rows[0]["phase"], rows[0]["start_ns"], rows[0]["end_ns"], rows[0]["step"]) == ("s1", "0", "5000", "")
+    assert (rows[0]["phase"], rows[0]["start_ns"], rows[0]["end_ns"], rows[0]["step"]) == (
+        "s1",
+        "0",
+        "5000",
+        "",
+    )
 
 
 def test_a_name_is_no_formula_and_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,9 +264,7 @@ def test_a_run_is_chosen_by_the_start_of_its_id(store: Path, capsys: pytest.Capt
     assert code == errors.EXIT_NOTHING_FOUND
 
 
-def test_steps_cut_the_run_exactly(
-    store: Path, slow: Simulation, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_cut_the_run_exactly(store: Path, slow: Simulation, capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(capsys, "critical-path", store, "--json", "--steps", "10:20")
     rows = [row for row in slow.rows if row.kind == "train" and 10 <= row.step < 20]
     assert document["window"]["steps"]["first"] == 10
@@ -287,7 +296,9 @@ def test_strict_answers_and_then_fails(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     traces = next(Path(path).rglob("traces.jsonl")) if Path(path).is_dir() else Path(path)
     lines = traces.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if b'"grademl.rank","value":{"intValue":"1"}' not in line.replace(b" ", b"")]
+    kept = [
+        line for line in lines if b'"grademl.rank","value":{"intValue":"1"}' not in line.replace(b" ", b"")
+    ]
     assert len(kept) < len(lines)
     traces.write_bytes(b"".join(kept))
     assert run(["report", str(path)]) == 0
@@ -495,7 +506,9 @@ def test_a_missing_module_of_ours_is_a_bug() -> None:
 
 
 def test_importing_the_analyzers_loads_nothing_heavy() -> None:
-    code = "import sys, grademl_otel.analyzers as a; print(sorted({'numpy','click','rich'} & set(sys.modules)))"
+    code = (
+        "import sys, grademl_otel.analyzers as a; print(sorted({'numpy','click','rich'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n"
 
