@@ -12,6 +12,7 @@ from grademl_otel.analyzers.graph.budget import (
     steady_rows,
     step_breakdown,
 )
+from grademl_otel.analyzers.graph.events import EDGE_KINDS, EventGraph, event_graph, path_graph, to_networkx
 from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section
 from grademl_otel.analyzers.graph.run_path import run_path, step_path
 from grademl_otel.analyzers.graph.shorten import shortened_total
@@ -22,10 +23,12 @@ from grademl_otel.analyzers.verbs import callable_as_verb
 
 __all__ = [
     "DEFAULT_TOLERANCE",
+    "EDGE_KINDS",
     "FEW_STEPS",
     "KEYS",
     "Activities",
     "EnteredBy",
+    "EventGraph",
     "LaneBudgetRow",
     "OverlapTolerance",
     "Path",
@@ -36,13 +39,16 @@ __all__ = [
     "StepBreakdown",
     "SummaryRow",
     "activities",
+    "event_graph",
     "lane_budget",
+    "path_graph",
     "run_path",
     "run_summary",
     "shortened_total",
     "steady_rows",
     "step_breakdown",
     "step_path",
+    "to_networkx",
     "trace_paths",
     "trace_roots",
     "tree_path",

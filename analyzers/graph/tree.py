@@ -7,8 +7,8 @@ same way, and goes on at its start; what no child covers belongs to the parent. 
 parent's already clipped window, so that the sections tile the root's duration exactly, in integers.
 
 What may not block its parent does not enter this way: a CONSUMER child of a PRODUCER, and a *concurrent*
-child, whose `grademl.lane` differs from its parent's. A concurrent span enters only at the end of a wait that an
-observed edge ends: the queue (the same `grademl.item` on both) or a link of kind ``blocking``.
+child, whose `grademl.lane` differs from its parent's. A concurrent span enters only at the end of a wait that
+an observed edge ends: the queue (the same `grademl.item` on both) or a link of kind ``blocking``.
 """
 
 from __future__ import annotations

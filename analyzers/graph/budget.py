@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of each main lane went, and what a steady step is made of.
+
+Both count the same pieces (`main_lane`), so they agree with each other and, per rank, sum to the wall time of
+the run exactly. What each name means is told there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.graph.activities import activities
+from grademl_otel.analyzers.graph.main_lane import NAMES, MainLanes
+from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.facts import Run
+
+FEW_STEPS: Final = 20
+"""Below this many steady steps nothing is concluded from them."""
+
+_WARMUP_STEPS: Final = 3
+_WARMUP_SHARE: Final = 0.05
+_WARMUP_MOST: Final = 100
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Of a time per step, in ns, interpolated and rounded."""
+
+    p50: int
+    p95: int
+
+    @classmethod
+    def of(cls, values: IntArray) -> Quantiles | None:
+        """Return the quantiles of ``values``; None when there are none."""
+        if not len(values):
+            return None
+        p50, p95 = np.quantile(values, (0.5, 0.95))
+        return cls(round(float(p50)), round(float(p95)))
+
+
+@dataclass(frozen=True)
+class LaneBudgetRow:
+    """Time of one rank's main lane under one name.
+
+    Rows with ``within`` None are the budget: per rank their ``ns`` sum to ``run.end - run.start`` exactly.
+    A row with ``within`` tells what a part of that other row was (an inline fetch in `data.wait`, the forward
+    in `evaluate`) and adds nothing to the sum.
+    """
+
+    rank: int
+    phase: str
+    ns: int
+    share: float
+    """Of the wall time of the run."""
+    per_step: Quantiles | None
+    """Over the steady steps; None for what is not part of training steps."""
+    within: str | None = None
+
+
+@dataclass(frozen=True)
+class PhaseOfStep:
+    """One phase of the steady steps of one rank, or of all."""
+
+    phase: str
+    per_step: Quantiles
+    total_ns: int
+    share: float
+    """Of the time of the steady steps."""
+    within: str | None = None
+    """The phase that it is a part of; such a row adds nothing to the step."""
+
+
+@dataclass(frozen=True)
+class StepBreakdown:
+    """The steady steps: training steps that completed, without the first ones.
+
+    Left out as warm-up are each rank's first max(3, 5 %) steps, at most 100 and at most half of them. The
+    phases with ``within`` None, `other` among them, sum to the steps exactly.
+    """
+
+    steps: int
+    """Steady steps, over all ranks that were asked for."""
+    warmup_excluded: int
+    first: int | None
+    last: int | None
+    """Numbers of the first and the last steady step."""
+    too_few: bool
+    """Fewer than `FEW_STEPS` steady steps."""
+    step: Quantiles | None
+    total_ns: int
+    phases: list[PhaseOfStep]
+    """Longest first; parts follow what they are within."""
+
+
+def lane_budget(run: Run) -> list[LaneBudgetRow]:
+    """Return the budget of every rank: its rows longest first, parts after what they are within."""
+    main = activities(run).main
+    wall = run.end - run.start
+    rows = []
+    for rank in run.ranks:
+        pieces = main.of(rank)
+        length = main.end[pieces] - main.start[pieces]
+        steady = _steady_rows(run, rank)[0]
+        per_step = _Cells(main, steady)
+        for top, part, ns in _ranked(main.top[pieces], main.name[pieces], length):
+            values = per_step.of(top, part)
+            rows.append(
+                LaneBudgetRow(
+                    rank=rank,
+                    phase=NAMES[top if part is None else part],
+                    ns=ns,
+                    share=ns / wall if wall else 0.0,
+                    per_step=Quantiles.of(values) if values is not None and values.any() else None,
+                    within=None if part is None else NAMES[top],
+                )
+            )
+    return rows
+
+
+def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
+    """Return what the steady steps of ``rank`` are made of; those of all ranks together by default."""
+    main = activities(run).main
+    ranks = run.ranks if rank is None else [rank]
+    found = [_steady_rows(run, r) for r in ranks]
+    steady = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in found)])
+    cells = _Cells(main, steady)
+    mine = np.flatnonzero(cells.column >= 0)
+    length = main.end[mine] - main.start[mine]
+    total = int(length.sum())
+    whole = np.zeros(len(steady), np.int64)
+    np.add.at(whole, cells.column[mine], length)
+    phases = []
+    for top, part, ns in _ranked(main.top[mine], main.name[mine], length):
+        quantiles = Quantiles.of(cells.sums(top, part))
+        if quantiles is not None:
+            phases.append(
+                PhaseOfStep(
+                    phase=NAMES[top if part is None else part],
+                    per_step=quantiles,
+                    total_ns=ns,
+                    share=ns / total if total else 0.0,
+                    within=None if part is None else NAMES[top],
+                )
+            )
+    numbers = run.steps.step[steady]
+    return StepBreakdown(
+        steps=len(steady),
+        warmup_excluded=sum(excluded for _, excluded in found),
+        first=int(numbers.min()) if len(steady) else None,
+        last=int(numbers.max()) if len(steady) else None,
+        too_few=len(steady) < FEW_STEPS,
+        step=Quantiles.of(whole),
+        total_ns=total,
+        phases=phases,
+    )
+
+
+def steady_rows(run: Run, rank: int) -> IntArray:
+    """Return the rows of the step table that are steady steps of ``rank``, in order; see `StepBreakdown`."""
+    return _steady_rows(run, rank)[0]
+
+
+def _steady_rows(run: Run, rank: int) -> tuple[IntArray, int]:
+    """Return the steady rows of ``rank`` and how many before them were left out as warm-up."""
+    not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+    rows = np.flatnonzero((run.steps.rank == rank) & ((run.steps.flags & not_training) == 0))
+    warmup = min(max(_WARMUP_STEPS, int(len(rows) * _WARMUP_SHARE)), _WARMUP_MOST, len(rows) // 2)
+    return rows[warmup:], warmup
+
+
+class _Cells:
+    """Sums of pieces by (name, steady row)."""
+
+    def __init__(self, main: MainLanes, rows: IntArray) -> None:
+        self._main, self._count = main, len(rows)
+        self.column: IntArray = np.full(len(main), -1, np.int64)
+        """For each piece the position of its row among the steady ones; -1 when it lies in none."""
+        if len(rows):
+            place = np.full(int(max(main.row.max(initial=-1), rows.max())) + 1, -1, np.int64)
+            place[rows] = np.arange(len(rows))
+            within = main.row >= 0
+            self.column[within] = place[main.row[within]]
+
+    def sums(self, top: int, part: int | None) -> IntArray:
+        """Return the ns of each steady row under ``top``, or under its ``part``."""
+        chosen = (self.column >= 0) & (self._main.top == top)
+        if part is not None:
+            chosen &= self._main.name == part
+        sums = np.zeros(self._count, np.int64)
+        np.add.at(sums, self.column[chosen], (self._main.end - self._main.start)[chosen])
+        return sums
+
+    def of(self, top: int, part: int | None) -> IntArray | None:
+        """Return `sums`; None without steady rows."""
+        return self.sums(top, part) if self._count else None
+
+
+def _ranked(top: IntArray, name: IntArray, length: IntArray) -> list[tuple[int, int | None, int]]:
+    """Return (name, None, ns) longest first, each followed by its parts (name, part, ns)."""
+    names = len(NAMES)
+    by_pair = np.zeros(names * names, np.int64)
+    np.add.at(by_pair, top * names + name, length)
+    pairs: npt.NDArray[np.int64] = by_pair.reshape(names, names)
+    wholes = pairs.sum(axis=1)
+    ranked: list[tuple[int, int | None, int]] = []
+    for whole in _longest_first(wholes):
+        ranked.append((whole, None, int(wholes[whole])))
+        ranked += [
+            (whole, part, int(pairs[whole, part])) for part in _longest_first(pairs[whole]) if part != whole
+        ]
+    return ranked
+
+
+def _longest_first(ns: IntArray) -> list[int]:
+    return sorted(np.flatnonzero(ns).tolist(), key=lambda ix: (-int(ns[ix]), NAMES[ix]))

@@ -1,0 +1,568 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank's main lane did at every instant of the run, without gap or overlap.
+
+Steps with detail give their phases with exact times and all occurrences; the other rows of the step table
+give a phase that ran once its place, and one that ran several times its sum (`intervals.lay_out`). Time outside
+rows gets the name of what it was:
+
+========== ===================================================================================================
+name       time of the main lane
+========== ===================================================================================================
+start-up   from the start of the process to its first pass over a loader, or its first row
+epoch gap  after the first pass began: between the last training row before and the first of another pass
+evaluate   rows of evaluation steps, and passes that hold only such
+teardown   after the last row, evaluation or checkpoint, to the end of the process
+idle       before this process started or after it ended, while the run went on
+untraced   nothing that was recorded tells: lost rows, a step cut short by the death of the process, code
+           between steps of one pass
+other      in a row, outside its phases: the user's own code
+========== ===================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.graph.intervals import (
+    BoolArray,
+    Canvas,
+    cut_overlaps,
+    lay_out,
+    nesting_depths,
+)
+from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.facts import Run
+
+START_UP: Final = "start-up"
+EPOCH_GAP: Final = "epoch gap"
+TEARDOWN: Final = "teardown"
+IDLE: Final = "idle"
+UNTRACED: Final = "untraced"
+OTHER: Final = "other"
+LOADER_START: Final = "loader start"
+"""Only in paths, in a worker's lane: from the put of one of a pass' first items to the start of its fetch."""
+
+_AREAS: Final = (semconv.EVALUATE, START_UP, EPOCH_GAP, TEARDOWN, IDLE, UNTRACED, OTHER)
+NAMES: Final = (*semconv.PHASES, *_AREAS)
+"""What a piece may be called, by index."""
+_INDEX: Final = {name: ix for ix, name in enumerate(NAMES)}
+GAPS: Final = frozenset((*_AREAS, LOADER_START))
+"""Names that are no phase: in a path their sections are of kind ``gap``."""
+
+WORK_SCOPES: Final = (semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD, semconv.COMPILE)
+"""Scopes that are work themselves, wherever they lie; the other scopes only hold work."""
+
+_OUTER_FIRST: Final = (semconv.DATA_WAIT, semconv.OPTIMIZER, semconv.BACKWARD)
+"""Of two phases with equal bounds the one named first is the outer one."""
+_NESTED_IN: Final = {
+    semconv.DATA_FETCH: semconv.DATA_WAIT,
+    semconv.DATA_COLLATE: semconv.DATA_WAIT,
+    semconv.RECOMPUTE: semconv.BACKWARD,
+}
+"""Phases that run within another by definition; a table's sums of several runs cannot show it."""
+
+_ROUNDING_NS: Final = 2_000
+"""Two floored microseconds: what a start and a busy time of a table together may be off."""
+_SNAP_NS: Final = 1_000
+_TOLERATED_MISMATCH: Final = 0.01
+"""Difference of detail and table, of the table's busy time, above which the detail is taken as incomplete."""
+
+
+@dataclass(frozen=True)
+class MainLanes:
+    """Pieces of all main lanes, sorted by (rank, start); per rank they tile ``[run.start, run.end)``."""
+
+    rank: IntArray
+    start: IntArray
+    end: IntArray
+    name: IntArray
+    """Index into `NAMES` of the innermost phase, or of what the time outside phases was."""
+    top: IntArray
+    """The same of the outermost, by which the lane budget counts; `evaluate` for all of an evaluation row."""
+    row: IntArray
+    """Index into the run's step table; -1 outside rows."""
+    span_ix: IntArray
+    """Span that the piece comes from; -1 when it comes from a table or is a gap."""
+    wait: IntArray
+    """Index into the waits when the piece is (part of) one; -1 otherwise."""
+    inferred: BoolArray
+    """True when only the sum is known, not the place."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def of(self, rank: int) -> slice:
+        """Return the slice of the pieces of ``rank``."""
+        first, last = np.searchsorted(self.rank, (rank, rank + 1))
+        return slice(int(first), int(last))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The waits for data of all main lanes."""
+
+    rank: IntArray
+    start: IntArray
+    end: IntArray
+    pass_serial: IntArray
+    """With ``batch`` the item that ends the wait; -1 when not known."""
+    batch: IntArray
+    inline: BoolArray
+    """The item was made within the wait, by a loader without workers."""
+    row: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """Phases of rows as flat arrays."""
+
+    start: IntArray
+    end: IntArray
+    name: IntArray
+    row: IntArray
+    span_ix: IntArray
+    depth: IntArray
+    inferred: BoolArray
+
+    @classmethod
+    def join(cls, parts: list[_Phases]) -> _Phases:
+        if not parts:
+            none, no = np.zeros(0, np.int64), np.zeros(0, bool)
+            return cls(none, none, none, none, none, none, no)
+        return cls(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("start", "end", "name", "row", "span_ix", "depth", "inferred")
+            )
+        )
+
+    def where(self, mask: BoolArray | IntArray) -> _Phases:
+        return _Phases(
+            self.start[mask], self.end[mask], self.name[mask], self.row[mask],
+            self.span_ix[mask], self.depth[mask], self.inferred[mask],
+        )  # fmt: skip
+
+
+def main_lanes(run: Run) -> tuple[MainLanes, Waits, list[str]]:
+    """Return the pieces of the main lanes, the waits for data, and what did not agree, one line each."""
+    rows = _Rows(run)
+    phases, conflicts = rows.phases()
+    pieces = [_tile(run, rows, phases, rank) for rank in run.ranks]
+    waits, wait_of_phase = rows.waits(phases)
+    lanes = MainLanes(
+        rank=np.repeat(np.array(run.ranks, np.int64), [len(p.start) for p in pieces]),
+        start=_concat([p.start for p in pieces]),
+        end=_concat([p.end for p in pieces]),
+        name=_concat([p.name for p in pieces]),
+        top=_concat([p.top for p in pieces]),
+        row=_concat([p.row for p in pieces]),
+        span_ix=_concat([p.span_ix for p in pieces]),
+        wait=_take(wait_of_phase, _concat([p.phase for p in pieces]), -1),
+        inferred=_take(phases.inferred, _concat([p.phase for p in pieces]), False).astype(bool),
+    )
+    return lanes, waits, conflicts
+
+
+def _concat(arrays: list[IntArray]) -> IntArray:
+    return np.concatenate([np.zeros(0, np.int64), *arrays])
+
+
+def _take(values: IntArray | BoolArray, at: IntArray, default: int) -> IntArray:
+    """Return ``values[at]``, and ``default`` where ``at`` is -1."""
+    found = np.full(len(at), default, dtype=np.int64)
+    found[at >= 0] = values[at[at >= 0]]
+    return found
+
+
+class _Rows:
+    """Rows of the step table with the exact bounds of their spans, disjoint and in order per rank."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        steps = run.steps
+        self.start: IntArray = steps.start.copy()
+        self.end: IntArray = steps.end.copy()
+        self.span_ix: IntArray = np.full(len(steps), -1, np.int64)
+        self._match_spans()
+        for rank in run.ranks:
+            self._put_in_order(rank)
+        workers = {loader.loader_id: loader.workers for loader in run.loaders.values()}
+        has_workers = np.isin(steps.item_loader, [id for id, count in workers.items() if count > 0])
+        self.inline: BoolArray = (steps.item_batch >= 0) & (steps.item_worker < 0) & ~has_workers
+
+    def of(self, rank: int) -> IntArray:
+        """Return the rows of ``rank`` in order of time."""
+        return np.flatnonzero(self.run.steps.rank == rank)
+
+    def _match_spans(self) -> None:
+        """Find the row of each `step` span: of its rank and number, and started in the same microsecond."""
+        run, steps = self.run, self.run.steps
+        by_key: dict[tuple[int, int], list[int]] = {}
+        wanted = {(rank, number) for rank, number, _ in run.step_spans}
+        for row in np.flatnonzero(np.isin(steps.step, [number for _, number in wanted])).tolist():
+            by_key.setdefault((int(steps.rank[row]), int(steps.step[row])), []).append(row)
+        for (rank, number, start), ix in run.step_spans.items():
+            for row in by_key.get((rank, number), ()):
+                if -_ROUNDING_NS < start - int(steps.start[row]) < _ROUNDING_NS:
+                    self.span_ix[row] = ix
+                    self.start[row], self.end[row] = run.spans.start[ix], run.spans.end[ix]
+
+    def _put_in_order(self, rank: int) -> None:
+        rows = self.of(rank)
+        if not len(rows):
+            return
+        low, high = self.run.rank_bounds[rank]
+        start = np.clip(self.start[rows], low, high)
+        end = np.maximum(np.clip(self.end[rows], low, high), start)
+        reached = np.maximum.accumulate(end)
+        start[1:] = np.maximum(start[1:], reached[:-1])
+        end = np.maximum(end, start)
+        # Rows that followed each other directly are apart by their rounding at most.
+        apart = start[1:] - end[:-1]
+        end[:-1] = np.where((apart > 0) & (apart <= _SNAP_NS), start[1:], end[:-1])
+        self.start[rows], self.end[rows] = start, end
+
+    # --- phases -------------------------------------------------------------------------------------------
+
+    def phases(self) -> tuple[_Phases, list[str]]:
+        """Return the main-lane phases of all rows: from detail where it is whole, else from the table."""
+        detail = self._detail()
+        mismatched = self._mismatched(detail)
+        detailed = np.zeros(len(self.start), bool)
+        detailed[detail.row] = True
+        detailed &= ~mismatched
+        conflicts = []
+        if mismatched.any():
+            steps = sorted({int(step) for step in self.run.steps.step[mismatched]})
+            shown = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
+            conflicts.append(
+                f"{int(mismatched.sum())} steps whose detail and step table differ by more than 1 %, "
+                f"the table counts: {shown}"
+            )
+        return _Phases.join([detail.where(detailed[detail.row]), self._from_table(~detailed)]), conflicts
+
+    def _detail(self) -> _Phases:
+        """Return the phases below the matched `step` spans, with their exact times."""
+        spans = self.run.spans
+        row_of = np.full(len(spans) + 1, -1, np.int64)  # the last element serves spans without a parent
+        matched = np.flatnonzero(self.span_ix >= 0)
+        row_of[self.span_ix[matched]] = matched
+        parent = np.where(spans.parent_ix >= 0, spans.parent_ix, len(spans))
+        found: list[IntArray] = []
+        while True:
+            below = np.flatnonzero((row_of[parent] >= 0) & (row_of[:-1] < 0))
+            if not len(below):
+                break
+            row_of[below] = row_of[parent[below]]
+            found.append(below)
+        name_of = np.array([_INDEX.get(name, -1) for name in spans.names] or [-1], np.int64)
+        ixs = _concat(found)
+        ixs = ixs[(name_of[spans.name_ix[ixs]] >= 0) & (name_of[spans.name_ix[ixs]] < len(semconv.PHASES))]
+        row = row_of[ixs]
+        start = np.maximum(spans.start[ixs], self.start[row])
+        end = np.minimum(spans.end[ixs], self.end[row])
+        kept = end > start
+        ixs, row, start, end = ixs[kept], row[kept], start[kept], end[kept]
+        name = name_of[spans.name_ix[ixs]]
+        # Rows are disjoint within a rank, not between ranks: far apart, all can be nested at once.
+        shift = self._apart()[row]
+        depth = nesting_depths(start + shift, end + shift, _priorities()[name])
+        for level in range(int(depth.max(initial=-1)) + 1):
+            beside = np.flatnonzero(depth == level)
+            beside = beside[np.argsort(start[beside] + shift[beside], kind="stable")]
+            end[beside] = (
+                cut_overlaps(start[beside] + shift[beside], end[beside] + shift[beside]) - shift[beside]
+            )
+        return _Phases(start, end, name, row, ixs, depth, np.zeros(len(ixs), bool))
+
+    def _apart(self) -> IntArray:
+        """Return a shift per row that keeps the rows of different ranks apart."""
+        length = self.run.end - self.run.start + 1
+        number = np.searchsorted(np.array(self.run.ranks, np.int64), self.run.steps.rank)
+        return number * length - self.run.start
+
+    def _mismatched(self, detail: _Phases) -> BoolArray:
+        """Return the rows with detail whose phases do not add up to what the table says."""
+        steps, names = self.run.steps, len(NAMES)
+        rows = np.flatnonzero(self.span_ix >= 0)
+        cell = np.searchsorted(rows, detail.row) * names + detail.name
+        sums = np.bincount(cell, weights=detail.end - detail.start, minlength=len(rows) * names)
+        sums = sums.reshape(len(rows), names)
+        differs = np.zeros(len(rows), bool)
+        for phase, busy in steps.busy.items():
+            if phase not in _INDEX or phase in WORK_SCOPES:
+                continue
+            expected = np.where(self._in_main_lane(phase), busy, 0)[rows]
+            allowed = np.maximum(
+                _TOLERATED_MISMATCH * expected, _ROUNDING_NS * (steps.count[phase][rows] + 1)
+            )
+            differs |= np.abs(sums[:, _INDEX[phase]] - expected) > allowed
+        wrong = np.zeros(len(steps), bool)
+        wrong[rows] = differs
+        return wrong
+
+    def _in_main_lane(self, phase: str) -> BoolArray:
+        """Return for each row whether it ran ``phase`` in the main lane, according to the table."""
+        ran: BoolArray = self.run.steps.count[phase] > 0
+        return ran & self.inline if phase in semconv.WORKER_PHASES else ran
+
+    def _from_table(self, chosen: BoolArray) -> _Phases:
+        """Return the phases of the ``chosen`` rows as the table gives them."""
+        steps = self.run.steps
+        rows = np.flatnonzero(chosen)
+        columns = sorted(
+            (phase for phase in steps.count if phase in _INDEX),
+            key=lambda phase: _priorities()[_INDEX[phase]],
+        )
+        if not len(rows) or not columns:
+            return _Phases.join([])
+        first = np.stack([steps.first[phase][rows] for phase in columns], axis=1)
+        busy = np.stack([steps.busy[phase][rows] for phase in columns], axis=1)
+        once = np.stack([steps.count[phase][rows] == 1 for phase in columns], axis=1)
+        ran = np.stack([self._in_main_lane(phase)[rows] for phase in columns], axis=1)
+        ran &= ~self._has_scope(rows, columns)
+        outer = _enclosing(columns, first, busy, once, ran)
+        starts, ends = lay_out(first, busy, ran & (outer < 0), self.start[rows], self.end[rows])
+        for k in range(len(columns)):
+            inner = ran & (outer == k)
+            if inner.any():
+                low, high = lay_out(first, busy, inner, starts[:, k], ends[:, k])
+                starts, ends = np.where(inner, low, starts), np.where(inner, high, ends)
+        moved = (np.abs(starts - first) > _ROUNDING_NS) | (np.abs(ends - starts - busy) > _ROUNDING_NS)
+        at, column = np.nonzero(ran & (ends > starts))
+        names = np.array([_INDEX[phase] for phase in columns], np.int64)
+        return _Phases(
+            start=starts[at, column],
+            end=ends[at, column],
+            name=names[column],
+            row=rows[at],
+            span_ix=np.full(len(at), -1, np.int64),
+            depth=(outer[at, column] >= 0).astype(np.int64),
+            inferred=(~once | moved)[at, column],
+        )
+
+    def _has_scope(self, rows: IntArray, columns: list[str]) -> BoolArray:
+        """Return where a phase of the table also arrived as a scope, which has the exact times."""
+        also = np.zeros((len(rows), len(columns)), bool)
+        for scope in self.run.scopes:
+            if scope.name in WORK_SCOPES and scope.name in columns:
+                within = (self.start[rows] < scope.end) & (self.end[rows] > scope.start)
+                also[:, columns.index(scope.name)] |= within & (self.run.steps.rank[rows] == scope.rank)
+        return also
+
+    # --- waits --------------------------------------------------------------------------------------------
+
+    def waits(self, phases: _Phases) -> tuple[Waits, IntArray]:
+        """Return the waits among ``phases``, and for each phase the index of its wait or -1."""
+        steps = self.run.steps
+        at = np.flatnonzero(phases.name == _INDEX[semconv.DATA_WAIT])
+        row = phases.row[at]
+        known = ~phases.inferred[at] & (phases.span_ix[at] < 0)
+        pass_serial = np.where(known, steps.item_pass[row], -1)
+        batch = np.where(known, steps.item_batch[row], -1)
+        for i in np.flatnonzero(phases.span_ix[at] >= 0).tolist():
+            item = item_of(self.run.spans.attributes(int(phases.span_ix[at[i]])).get(semconv.ITEM))
+            if item is not None:
+                pass_serial[i], batch[i] = item
+        index = np.full(len(phases.start), -1, np.int64)
+        index[at] = np.arange(len(at))
+        waits = Waits(
+            steps.rank[row], phases.start[at], phases.end[at], pass_serial, batch, self.inline[row], row
+        )
+        return waits, index
+
+
+def item_of(text: object) -> tuple[int, int] | None:
+    """Return (pass, batch) of a `grademl.item`; None when it is none."""
+    if not isinstance(text, str):
+        return None
+    serial, _, batch = text.partition(":")
+    return (int(serial), int(batch)) if serial.isdecimal() and batch.isdecimal() else None
+
+
+def _priorities() -> IntArray:
+    """Return for each name its place among phases of equal bounds, the outermost first."""
+    priority = np.full(len(NAMES), len(_OUTER_FIRST), np.int64)
+    for place, phase in enumerate(_OUTER_FIRST):
+        priority[_INDEX[phase]] = place
+    return priority
+
+
+def _enclosing(
+    columns: list[str], first: IntArray, busy: IntArray, once: BoolArray, ran: BoolArray
+) -> IntArray:
+    """Return for each (row, phase) the column of the outermost phase that it ran within; -1 for none.
+
+    ``columns`` are sorted outermost first. A phase lies in one that ran once and whose bounds hold it, or in
+    the one that `_NESTED_IN` tells.
+    """
+    outer = np.full(first.shape, -1, np.int64)
+    last = first + busy
+    for k, name in enumerate(columns):
+        for o, other in enumerate(columns):
+            if o == k:
+                continue
+            if _NESTED_IN.get(name) == other:
+                within = ran[:, o]
+            else:
+                # Inner and outer are told apart by their length; at equal length by the order of columns.
+                longer = (busy[:, o] > busy[:, k]) | ((busy[:, o] == busy[:, k]) & (o < k))
+                held = (first[:, k] >= first[:, o]) & (first[:, k] < last[:, o])
+                held &= last[:, k] <= last[:, o] + _ROUNDING_NS
+                within = ran[:, o] & once[:, o] & held & longer
+            outer[:, k] = np.where(ran[:, k] & within & (outer[:, k] < 0), o, outer[:, k])
+    for _ in columns:
+        # Of a chain the outermost counts.
+        above = np.where(outer >= 0, np.take_along_axis(outer, np.maximum(outer, 0), 1), -1)
+        if not (above >= 0).any():
+            break
+        outer = np.where(above >= 0, above, outer)
+    return outer
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    start: IntArray
+    end: IntArray
+    name: IntArray
+    top: IntArray
+    row: IntArray
+    span_ix: IntArray
+    phase: IntArray
+    """Index into the phases; -1 outside."""
+
+
+def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
+    """Return the pieces of one rank's main lane over ``[run.start, run.end)``."""
+    mine = rows.of(rank)
+    own = np.flatnonzero(run.steps.rank[phases.row] == rank)
+    own = own[np.argsort(phases.start[own], kind="stable")]
+    scopes = [s for s in run.scopes if s.rank == rank and s.name in WORK_SCOPES and s.end > s.start]
+    scope_start = np.array([s.start for s in scopes], np.int64)
+    scope_end = np.array([s.end for s in scopes], np.int64)
+    outside = _Outside(run, rows, rank, mine, scope_end)
+    canvas = Canvas.over(
+        run.start, run.end,
+        rows.start[mine], rows.end[mine], phases.start[own], phases.end[own],
+        scope_start, scope_end, outside.changes(),
+    )  # fmt: skip
+    row, outer, inner, scope = canvas.blank(), canvas.blank(), canvas.blank(), canvas.blank()
+    canvas.paint(row, rows.start[mine], rows.end[mine], mine)
+    for level in range(int(phases.depth[own].max(initial=-1)) + 1):
+        chosen = own[phases.depth[own] == level]
+        canvas.paint(inner, phases.start[chosen], phases.end[chosen], chosen)
+        if level == 0:
+            outer = inner.copy()
+    canvas.paint(scope, scope_start, scope_end, np.arange(len(scopes)))
+    low, high = run.rank_bounds[rank]
+    scope[(canvas.bounds[:-1] < low) | (canvas.bounds[:-1] >= high)] = -1
+
+    inner = np.where(scope >= 0, -1, inner)
+    evaluation = (_take(run.steps.flags, row, 0) & semconv.FLAG_EVALUATE) > 0
+    name = np.where(row >= 0, _INDEX[OTHER], outside.names(canvas))
+    top = np.where(evaluation, _INDEX[semconv.EVALUATE], name)
+    in_phase = inner >= 0
+    name = np.where(in_phase, _take(phases.name, inner, 0), name)
+    top = np.where(in_phase & ~evaluation, _take(phases.name, outer, 0), top)
+    scope_name = _take(np.array([_INDEX[s.name] for s in scopes], np.int64), scope, 0)
+    name, top = np.where(scope >= 0, scope_name, name), np.where(scope >= 0, scope_name, top)
+    scope_span = _take(np.array([s.span_ix for s in scopes], np.int64), scope, -1)
+    span_ix = np.where(scope >= 0, scope_span, _take(phases.span_ix, inner, -1))
+
+    changed = np.ones(len(canvas), bool)
+    changed[1:] = False
+    for owner in (name, top, row, inner, scope):
+        changed[1:] |= owner[1:] != owner[:-1]
+    at = np.flatnonzero(changed)
+    end = np.append(canvas.bounds[at[1:]], canvas.bounds[-1]) if len(at) else np.zeros(0, np.int64)
+    return _Pieces(canvas.bounds[at], end, name[at], top[at], row[at], span_ix[at], inner[at])
+
+
+class _Outside:
+    """What the time of a main lane outside its rows was; the names are those of the module's docstring."""
+
+    def __init__(self, run: Run, rows: _Rows, rank: int, mine: IntArray, work_ends: IntArray) -> None:
+        steps = run.steps
+        self._low, self._high = run.rank_bounds[rank]
+        self._killed = any(ended.rank == rank and ended.how == "killed" for ended in run.completeness.ended)
+        evaluation = (steps.flags[mine] & semconv.FLAG_EVALUATE) > 0
+        training = mine[~evaluation]
+        self._counted = training if len(training) else mine
+        """Rows between which a gap is judged."""
+        self._start, self._end = rows.start[self._counted], rows.end[self._counted]
+        self._pass = steps.item_pass[self._counted]
+        self._step = steps.step[self._counted]
+        done = (steps.flags[self._counted] & (semconv.FLAG_INCOMPLETE | semconv.FLAG_EVALUATE)) == 0
+        self._next_step = self._step + done
+        passes = [s for s in run.scopes if s.rank == rank and s.name in (semconv.EPOCH, semconv.EVALUATE)]
+        self._eval_start, self._eval_end = self._evaluations(
+            [(s.start, s.end) for s in passes if s.name == semconv.EVALUATE],
+            rows.start[training],
+            rows.end[mine[evaluation]],
+        )
+        begins = [s.start for s in passes] + rows.start[mine[:1]].tolist()
+        self._begin = min(begins) if begins else None
+        ends = [*rows.end[mine[-1:]].tolist(), *self._eval_end.tolist(), *work_ends.tolist()]
+        self._finish = min(max(ends), self._high) if ends else None
+
+    def _evaluations(
+        self, passes: list[tuple[int, int]], training_start: IntArray, eval_end: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return the evaluation passes, each ended where it was left.
+
+        A pass that the script breaks out of stays open until its loop starts another or the run ends; then it
+        ended with its last row.
+        """
+        left: list[tuple[int, int]] = []
+        for start, end in passes:
+            resumed = training_start[(training_start >= start) & (training_start < end)]
+            until = int(resumed[0]) if len(resumed) else end
+            if len(resumed) or end >= self._high:
+                ends = eval_end[(eval_end > start) & (eval_end <= until)]
+                until = int(ends[-1]) if len(ends) else start
+            left.append((start, until))
+        bounds = np.array(left, np.int64).reshape(-1, 2)
+        return bounds[:, 0], bounds[:, 1]
+
+    def changes(self) -> IntArray:
+        """Return the times at which the name may change, besides the bounds of rows and scopes."""
+        marks = [self._low, self._high, *(t for t in (self._begin, self._finish) if t is not None)]
+        return np.concatenate([np.array(marks, np.int64), self._eval_start, self._eval_end])
+
+    def names(self, canvas: Canvas) -> IntArray:
+        """Return the name of each piece of ``canvas``, as if it lay outside rows."""
+        at = canvas.bounds[:-1]
+        name = np.full(len(at), _INDEX[UNTRACED], np.int64)
+        name[self._between(at)] = _INDEX[EPOCH_GAP]
+        if self._finish is not None and not self._killed:
+            name[at >= self._finish] = _INDEX[TEARDOWN]
+        elif self._finish is not None:
+            name[at >= self._finish] = _INDEX[UNTRACED]
+        if self._begin is not None:
+            name[at < self._begin] = _INDEX[START_UP]
+        evaluation = canvas.blank()
+        canvas.paint(evaluation, self._eval_start, self._eval_end, np.zeros_like(self._eval_start))
+        name[evaluation >= 0] = _INDEX[semconv.EVALUATE]
+        name[(at < self._low) | (at >= self._high)] = _INDEX[IDLE]
+        return name
+
+    def _between(self, at: IntArray) -> BoolArray:
+        """Return which times lie at a change of passes, with no row lost there."""
+        count = len(self._start)
+        if not count:
+            return np.zeros(len(at), bool)
+        before = np.searchsorted(self._end, at, side="right") - 1
+        after = np.searchsorted(self._start, at, side="left")
+        b, a = np.maximum(before, 0), np.minimum(after, count - 1)
+        first, last = (before < 0) & (self._step[0] == 0), after >= count
+        other_pass = (before >= 0) & (self._pass[b] != self._pass[a])
+        lost = self._step[a] > self._next_step[b]
+        changes: BoolArray = first | last | (other_pass & ~lost)
+        return changes

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A path by key: how much of it each phase, rank, lane or operation is, and how much blocked a main lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.graph.activities import Activities, activities
+from grademl_otel.analyzers.graph.main_lane import NAMES
+from grademl_otel.analyzers.graph.path import Path, Section
+from grademl_otel.analyzers.graph.shorten import shortened_total
+from grademl_otel.analyzers.graph.tree import SpanTree
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.facts import Run
+
+_MOST_SPANS_FOR_DRAG: Final = 2_000
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One key of a path; None where a number is not defined, never 0 in its place."""
+
+    key: str
+    path_ns: int
+    path_share: float
+    blocked_ns: int | None
+    """Time that a main lane stood still for it."""
+    total_ns: int | None
+    """Time spent in it in all lanes, on the path or not."""
+    slack_ns: int | None
+    """How much longer it could take before the whole takes longer."""
+    drag_ns: int | None
+    """How much shorter the whole would be without it."""
+
+
+KEYS: Final[dict[str, Callable[[Section], str]]] = {
+    "phase": lambda section: section.phase,
+    "operation": lambda section: section.phase,
+    "rank": lambda section: "" if section.rank is None else str(section.rank),
+    "lane": lambda section: section.lane,
+}
+"""What a path may be summed by."""
+
+
+def run_summary(run: Run, path: Path, by: str = "phase") -> list[SummaryRow]:
+    """Return ``path`` of ``run`` by key, the longest first.
+
+    By phase, a row tells as well how long the phase took in all lanes and how long main lanes were blocked on
+    it: for a phase of loader workers the waits during which the worker of the awaited item was in it, for a
+    wait itself all of it. Slack and drag of a run need a replay and are None.
+    """
+    totals: dict[str, int] = {}
+    blocked: dict[str, int] = {}
+    if by in ("phase", "operation"):
+        found = activities(run)
+        totals, blocked = _totals(found), _blocked(found)
+    on_path = _by_key(path, by)
+    return [
+        SummaryRow(
+            key=key,
+            path_ns=ns,
+            path_share=ns / path.total_ns,
+            blocked_ns=blocked.get(key),
+            total_ns=totals.get(key),
+            slack_ns=None,
+            drag_ns=None,
+        )
+        for key, ns in on_path
+    ]
+
+
+def tree_summary(spans: SpanColumns, root_ix: int, path: Path, by: str = "operation") -> list[SummaryRow]:
+    """Return ``path`` of the tree under ``root_ix`` by key, the longest first.
+
+    The drag is given where one span alone holds the key's part of the path, in trees of up to 2,000 spans.
+    """
+    tree = SpanTree(spans)
+    below = _below(tree, root_ix)
+    totals: dict[str, int] = {}
+    if by in ("phase", "operation"):
+        for ix in below:
+            name = spans.name(ix)
+            totals[name] = totals.get(name, 0) + max(0, int(spans.end[ix] - spans.start[ix]))
+    key_of = KEYS[by]
+    holders: dict[str, set[int]] = {}
+    for section in path.sections:
+        if section.span_ix is not None:
+            holders.setdefault(key_of(section), set()).add(section.span_ix)
+    rows = []
+    for key, ns in _by_key(path, by):
+        holder = holders.get(key, set())
+        drag = None
+        if len(holder) == 1 and len(below) <= _MOST_SPANS_FOR_DRAG:
+            (ix,) = holder
+            length = max(0, int(spans.end[ix] - spans.start[ix]))
+            drag = path.total_ns - shortened_total(spans, root_ix, ix, length, tree)
+        rows.append(SummaryRow(key, ns, ns / path.total_ns, None, totals.get(key), None, drag))
+    return rows
+
+
+def _by_key(path: Path, by: str) -> list[tuple[str, int]]:
+    key_of, sums = KEYS[by], dict[str, int]()
+    for section in path.sections:
+        key = key_of(section)
+        sums[key] = sums.get(key, 0) + section.duration
+    return sorted(sums.items(), key=lambda entry: (-entry[1], entry[0]))
+
+
+def _below(tree: SpanTree, root: int) -> list[int]:
+    found, pending = [root], [root]
+    while pending:
+        children = [ix for ix in tree.children(pending.pop()) if ix != root]
+        found += children
+        pending += children
+    return found
+
+
+def _totals(found: Activities) -> dict[str, int]:
+    """Return the time of each phase: in the main lanes the innermost counts, so that nothing counts twice."""
+    main, items = found.main, found.items
+    sums = np.zeros(len(NAMES), np.int64)
+    np.add.at(sums, main.name, main.end - main.start)
+    totals = {NAMES[ix]: int(sums[ix]) for ix in np.flatnonzero(sums)}
+    for phase, ns in (
+        (semconv.DATA_FETCH, int((items.fetched - items.start).sum())),
+        (semconv.DATA_COLLATE, int((items.end - items.collating).sum())),
+    ):
+        if ns:
+            totals[phase] = totals.get(phase, 0) + ns
+    return totals
+
+
+def _blocked(found: Activities) -> dict[str, int]:
+    """Return for how long main lanes were blocked on each phase."""
+    main, waits = found.main, found.waits
+    blocked: dict[str, int] = {}
+    for phase in semconv.WAIT_PHASES:
+        of_phase = main.name == NAMES.index(phase)
+        ns = int((main.end - main.start)[of_phase].sum())
+        if ns:
+            blocked[phase] = ns
+    # An inline fetch blocks for as long as it takes.
+    inline = {phase: NAMES.index(phase) for phase in semconv.WORKER_PHASES}
+    for phase, ix in inline.items():
+        ns = int((main.end - main.start)[main.name == ix].sum())
+        if ns:
+            blocked[phase] = ns
+    items = found.items
+    pairs = [(wait, item) for wait in range(len(waits)) if (item := found.item_of_wait(wait)) is not None]
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    start = waits.start[table[:, 0]]
+    end = np.maximum(np.minimum(waits.end[table[:, 0]], items.end[table[:, 1]]), start)
+    lane = _lane_numbers(found)
+    for phase, begin, finish in (
+        (semconv.DATA_FETCH, items.start, items.fetched),
+        (semconv.DATA_COLLATE, items.collating, items.end),
+    ):
+        busy = _BusyTime(lane, begin, finish)
+        ns = busy.between(lane[table[:, 1]], start, end)
+        if ns:
+            blocked[phase] = blocked.get(phase, 0) + ns
+    return blocked
+
+
+def _lane_numbers(found: Activities) -> IntArray:
+    """Return for each item the number of its worker's lane, ascending in the order of items."""
+    items = found.items
+    new = np.zeros(len(items), np.int64)
+    if len(items):
+        changed = np.zeros(len(items) - 1, bool)
+        for column in (items.rank, items.loader, items.worker):
+            changed |= column[1:] != column[:-1]
+        new[1:] = changed
+    return np.cumsum(new)
+
+
+class _BusyTime:
+    """Time that lanes were busy, summed up to any instant; intervals sorted by (lane, start) and disjoint."""
+
+    def __init__(self, lane: IntArray, start: IntArray, end: IntArray) -> None:
+        self._origin = int(start.min()) if len(start) else 0
+        self._span = (int(end.max()) - self._origin + 1) if len(end) else 1
+        # Lanes one after another on one axis.
+        self._start = lane * self._span + (start - self._origin)
+        order = np.argsort(self._start, kind="stable")
+        self._start = self._start[order]
+        length = np.maximum(end - start, 0)[order]
+        self._length = length
+        self._before = np.cumsum(length) - length
+
+    def between(self, lane: IntArray, start: IntArray, end: IntArray) -> int:
+        """Return the busy time of ``lane[i]`` in ``[start[i], end[i])``, summed."""
+        if not len(self._start):
+            return 0
+        return int((self._until(lane, end) - self._until(lane, start)).sum())
+
+    def _until(self, lane: IntArray, at: IntArray) -> IntArray:
+        moment = lane * self._span + np.clip(at - self._origin, 0, self._span - 1)
+        last = np.maximum(np.searchsorted(self._start, moment, side="right") - 1, 0)
+        until: IntArray = self._before[last] + np.clip(moment - self._start[last], 0, self._length[last])
+        return until
