@@ -102,7 +102,8 @@ class Recorder:
         self._lanes: dict[str, int] = {}
         self._ticked = 0
         self._rows = 0
-        self._measuring = True
+        self.measuring = True
+        """Hooks are to call `spent` when they are done: this row is one of those in which that is counted."""
         self._cost = 0
         self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
         self._attach(writer)
@@ -138,6 +139,10 @@ class Recorder:
             number = self._lanes[name] = self.text(name)
         return number
 
+    def spent(self, since: int) -> None:
+        """Count the time since ``since`` as the tracer's own; for a hook whose own work began then."""
+        self._cost += perf_counter_ns() - since
+
     def lost(self) -> None:
         """Count a mark that could not be made."""
         self._acc[marks.ACC_LOST] += 1
@@ -161,13 +166,9 @@ class Recorder:
         acc[marks.ACC_PHASE_SUM_NS + phase] += t1 - t0
         acc[marks.ACC_PHASE_COUNT + phase] += 1
         self._write(marks.PHASE_BASE + phase, lane, t0, t1, row, item, own, detail)
-        if self._measuring:
-            self._cost += perf_counter_ns() - t1
 
     def began(self, phase: int, lane: int, at: int) -> None:
         self._open_phase(lane, marks.PHASE_BASE + phase, at)
-        if self._measuring:
-            self._cost += perf_counter_ns() - at
 
     def row(
         self,
@@ -201,11 +202,11 @@ class Recorder:
         self._housekeep(t1)
 
     def _housekeep(self, now: int) -> None:
-        if self._measuring:
+        if self.measuring:
             # What one row costs stands for all until the next is measured; the first one pays for start-up.
             self._acc[marks.ACC_COST_NS] += self._cost * (1 if self._rows == 1 else MEASURE_EVERY)
             self._cost = 0
-        self._measuring = self._rows % MEASURE_EVERY == 1
+        self.measuring = self._rows % MEASURE_EVERY == 1
         self._writer.set_accumulators(self._acc)
         if now - self._ticked > _TICK_NS:
             self._ticked = now

@@ -603,6 +603,8 @@ class StepMachine:
             pass_, at = self._released.popleft()
             if pass_.state == _ACTIVE:
                 row = pass_.row
+                if pass_.owed:
+                    continue
                 if row is None or self._ends_at_next(row):
                     self._close_pass(pass_, at)
                 else:

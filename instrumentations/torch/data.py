@@ -51,7 +51,7 @@ class Stamp:
         self.machine = machine
         self.pass_ = pass_
         self.records: dict[int, TimedIndex] = {}
-        """Times of batches that came from workers and are not handed out yet, by index."""
+        """Times of batches that came from workers, not handed out yet, by index."""
         self.last = -1
         """Index of the batch that came last."""
 
@@ -140,10 +140,12 @@ def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[...,
         stamp = _begin(self, guard)
         if stamp is None:
             return original(self)
-        machine, pass_ = stamp.machine, stamp.pass_
+        recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
         t0 = perf_counter_ns()
         try:
             machine.begin_wait(pass_, t0)
+            if recorder.measuring:
+                recorder.spent(t0)
         except Exception as error:
             guard.failed(error)
         try:
@@ -158,6 +160,8 @@ def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[...,
         try:
             item = machine.end_wait(pass_, t0, t1, _samples(batch, _DEPTH))
             _fetching(self, stamp, item, t0, t1)
+            if recorder.measuring:
+                recorder.spent(t1)
         except Exception as error:
             guard.failed(error)
         return batch

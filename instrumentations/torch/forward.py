@@ -68,6 +68,8 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         t0 = perf_counter_ns()
         if not machine.backward_depth:
             machine.begin_forward(t0, id(module))
+        if recorder.measuring:
+            recorder.spent(t0)
         return recorder, machine, t0, grad
     except Exception as error:
         guard.failed(error)
@@ -84,6 +86,8 @@ def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
             machine.recomputed(t0, t1, recorder.text(kind))
         else:
             machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
+        if recorder.measuring:
+            recorder.spent(t1)
     except Exception as error:
         guard.failed(error)
         recorder.lost()

@@ -60,6 +60,8 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         recorder.backward_owner = machine
         t0 = perf_counter_ns()
         _guarded(guard, machine.begin_backward, t0)
+        if recorder.measuring:
+            recorder.spent(t0)
         end = machine.backward_failed
         try:
             result = original(*args, **kwargs)
@@ -70,6 +72,8 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             machine.backward_depth = 0
             recorder.backward_owner = owner
             _guarded(guard, end, t0, t1)
+            if recorder.measuring:
+                recorder.spent(t1)
 
     return backward
 
@@ -138,6 +142,8 @@ class _Optimizers:
             steps.append(_Step(id(optimizer), t0, machine.backwards))
             if len(steps) == 1 and not machine.backward_depth:
                 machine.begin_optimizer(t0)
+            if recorder.measuring:
+                recorder.spent(t0)
         except Exception as error:
             self._guard.failed(error)
 
@@ -158,6 +164,8 @@ class _Optimizers:
             machine = recorder.here()
             self.watch(optimizer, machine)
             machine.stepped(number, step.t0, t1, phase=not steps and not machine.backward_depth)
+            if recorder.measuring:
+                recorder.spent(t1)
         except IndexError:
             pass  # its beginning was before the run
         except Exception as error:

@@ -1,0 +1,594 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step inference, event by event with times of our own: rows, passes and where they begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grademl_otel.marks import unpack_item
+from grademl_otel.steps import (
+    DATA_WAIT,
+    EPOCH,
+    EVALUATE,
+    EVALUATION,
+    INCOMPLETE,
+    TRAIN,
+    LoaderFacts,
+    Pass,
+    StepMachine,
+    Totals,
+)
+
+NET, TEACHER, DECODER = 11, 12, 13
+SGD, ADAM = 21, 22
+
+
+@dataclass
+class Row:
+    serial: int
+    start: int
+    end: int
+    step: int
+    kind: int
+    micro: int
+    pass_: int
+    samples: int
+
+
+@dataclass
+class PassSpan:
+    serial: int
+    parent: int
+    number: int
+    start: int
+    kind: int
+    end: int | None = None
+    steps: int = 0
+    eval_steps: int = 0
+
+
+@dataclass
+class Recorded:
+    """A sink that keeps everything."""
+
+    rows: list[Row] = field(default_factory=list)
+    passes: dict[int, PassSpan] = field(default_factory=dict)
+    phases: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    """(phase, start, end, row, item)"""
+    open: int = 0
+
+    def phase(
+        self, phase: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
+    ) -> None:
+        self.phases.append((phase, t0, t1, row, item))
+
+    def began(self, phase: int, lane: int, at: int) -> None:
+        self.open += 1
+
+    def ended(self, lane: int) -> None:
+        self.open -= 1
+
+    def row(
+        self,
+        serial: int,
+        lane: int,
+        t0: int,
+        t1: int,
+        step: int,
+        kind: int,
+        micro: int,
+        pass_: int,
+        samples: int,
+    ) -> None:
+        self.rows.append(Row(serial, t0, t1, step, kind, micro, pass_, samples))
+
+    def pass_opened(
+        self, pass_: int, lane: int, parent: int, kind: int, number: int, at: int, facts: LoaderFacts
+    ) -> None:
+        assert pass_ not in self.passes
+        self.passes[pass_] = PassSpan(pass_, parent, number, at, kind)
+
+    def pass_closed(self, pass_: int, lane: int, kind: int, at: int, steps: int, eval_steps: int) -> None:
+        span = self.passes[pass_]
+        assert span.end is None
+        span.kind, span.end, span.steps, span.eval_steps = kind, at, steps, eval_steps
+
+    @property
+    def kinds(self) -> list[int]:
+        return [row.kind for row in self.rows]
+
+
+class Script:
+    """A training script in miniature: each call is one event of 10 units, 1 unit after the last."""
+
+    def __init__(self, totals: Totals | None = None) -> None:
+        self.sink = Recorded()
+        self.totals = totals or Totals()
+        self.machine = StepMachine(self.sink, self.totals, count(2), lane=1)
+        self.now = 1000
+
+    def _span(self) -> tuple[int, int]:
+        start = self.now + 1
+        self.now = start + 10
+        return start, self.now
+
+    def iterate(self, loader: int, **facts: int) -> Pass:
+        self.now += 1
+        return self.machine.iterator_made(LoaderFacts(loader, **facts), self.now)
+
+    def next(self, pass_: Pass, samples: int = 8) -> int:
+        start, end = self._span()
+        self.machine.begin_wait(pass_, start)
+        return self.machine.end_wait(pass_, start, end, samples)
+
+    def stop(self, pass_: Pass) -> None:
+        """``next()`` raises StopIteration, and a `for` loop lets go of the iterator."""
+        start, end = self._span()
+        self.machine.begin_wait(pass_, start)
+        self.machine.exhausted(pass_, end)
+        self.machine.release(pass_, end)
+
+    def let_go(self, pass_: Pass) -> None:
+        self.machine.release(pass_, self.now)
+
+    def forward(self, root: int = NET, grad: bool = True) -> None:
+        start, end = self._span()
+        self.machine.begin_forward(start, root)
+        self.machine.end_forward(start, end, grad, root, 0)
+
+    def backward(self) -> None:
+        start, end = self._span()
+        self.machine.begin_backward(start)
+        self.machine.end_backward(start, end)
+
+    def step(self, optimizer: int = SGD) -> None:
+        start, end = self._span()
+        self.machine.begin_optimizer(start)
+        self.machine.stepped(optimizer, start, end)
+
+    def train(self, optimizer: int = SGD, root: int = NET) -> None:
+        self.forward(root)
+        self.backward()
+        self.step(optimizer)
+
+    def run(self) -> Recorded:
+        self.machine.finish()
+        assert self.sink.open == 0
+        return self.sink
+
+
+def test_rows_of_a_plain_loop_touch_and_belong_to_their_epoch() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    for _ in range(2):
+        batches = script.iterate(0)
+        for _ in range(3):
+            script.next(batches)
+            script.train()
+        script.stop(batches)
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 6
+    assert [row.step for row in sink.rows] == list(range(6))
+    assert [row.samples for row in sink.rows] == [8] * 6
+    first, second = sink.passes.values()
+    assert (first.kind, first.number, first.steps) == (EPOCH, 0, 3)
+    assert (second.kind, second.number, second.steps) == (EPOCH, 1, 3)
+    assert {row.pass_ for row in sink.rows[:3]} == {first.serial}
+    for row, following in zip(sink.rows[:2], sink.rows[1:3], strict=True):
+        assert row.end == following.start  # closed by next(), where the following wait begins
+    assert first.end is not None
+    assert first.start <= sink.rows[0].start
+    assert first.end >= sink.rows[2].end
+    assert second.start >= first.end
+
+
+def test_each_wait_has_the_item_of_its_pass_and_batch() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    items = []
+    for _ in range(3):
+        items.append(script.next(batches))
+        script.train()
+    sink = script.run()
+    assert [unpack_item(item) for item in items] == [(batches.serial, number) for number in range(3)]
+    waits = [phase for phase in sink.phases if phase[0] == DATA_WAIT]
+    assert [wait[3] for wait in waits] == [row.serial for row in sink.rows]
+    assert [wait[4] for wait in waits] == items
+
+
+def test_gradient_accumulation_is_one_step() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    batches = script.iterate(0)
+    for number in range(8):
+        script.next(batches)
+        script.forward()
+        script.backward()
+        if number % 4 == 3:
+            script.step()
+    script.stop(batches)
+    sink = script.run()
+    assert [(row.kind, row.micro, row.samples) for row in sink.rows] == [(TRAIN, 4, 32)] * 2
+
+
+def test_a_step_after_the_loop_takes_the_leftover_gradients() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    batches = script.iterate(0)
+    for _ in range(3):
+        script.next(batches)
+        script.forward()
+        script.backward()
+    script.stop(batches)
+    script.step()
+    evaluation = script.iterate(1)
+    script.next(evaluation)
+    script.forward(grad=False)
+    script.stop(evaluation)
+    sink = script.run()
+    assert [(row.kind, row.micro) for row in sink.rows] == [(TRAIN, 3), (EVALUATION, 1)]
+    assert [span.kind for span in sink.passes.values()] == [EPOCH, EVALUATE]
+    assert [span.parent for span in sink.passes.values()] == [0, 0]
+
+
+def test_updates_by_hand_need_no_optimizer() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    for _ in range(4):
+        script.next(batches)
+        script.forward()
+        script.backward()
+    script.stop(batches)
+    assert script.run().kinds == [TRAIN] * 4
+
+
+def test_evaluation_within_an_epoch_lies_between_two_steps() -> None:
+    script = Script()
+    training = script.iterate(0)
+    script.next(training)
+    script.train()
+    script.now += 100  # logging: still the step's time
+    evaluation = script.iterate(1)
+    began = script.now
+    for _ in range(2):
+        script.next(evaluation)
+        script.forward(grad=False)
+    script.stop(evaluation)
+    script.next(training)
+    script.train()
+    script.stop(training)
+    sink = script.run()
+    step, first, second, following = sink.rows
+    assert [row.kind for row in sink.rows] == [TRAIN, EVALUATION, EVALUATION, TRAIN]
+    assert [row.step for row in sink.rows] == [0, 1, 1, 1]
+    assert step.end == began
+    assert first.start >= step.end
+    assert following.start >= second.end
+    epoch, evaluate = sorted(sink.passes.values(), key=lambda span: span.start)
+    assert (epoch.kind, evaluate.kind, evaluate.parent) == (EPOCH, EVALUATE, epoch.serial)
+    assert (epoch.steps, epoch.eval_steps, evaluate.steps, evaluate.eval_steps) == (2, 0, 0, 2)
+    assert epoch.end is not None
+    assert evaluate.end is not None
+    assert epoch.start <= evaluate.start <= evaluate.end <= epoch.end
+
+
+def test_two_loaders_zipped_are_one_pass() -> None:
+    script = Script()
+    left, right = script.iterate(0), script.iterate(1)
+    for _ in range(3):
+        script.next(left)
+        script.next(right)
+        script.train()
+    script.stop(left)
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 3
+    assert [row.samples for row in sink.rows] == [8] * 3
+    assert list(sink.passes) == [left.serial]
+
+
+def test_a_look_at_one_batch_is_no_part_of_the_next_loop() -> None:
+    script = Script()
+    look = script.iterate(0)
+    script.next(look)
+    script.let_go(look)
+    batches = script.iterate(1)
+    began = script.now
+    for _ in range(3):
+        script.next(batches)
+        script.train()
+    script.stop(batches)
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 3
+    assert {row.pass_ for row in sink.rows} == {batches.serial}
+    assert sink.rows[0].start > began
+    assert list(sink.passes) == [batches.serial]
+
+
+def test_two_loaders_that_take_turns_do_not_make_passes_without_end() -> None:
+    script = Script()
+    for optimizer in (SGD, ADAM):
+        script.machine.optimizer_made(optimizer)
+    left, right = script.iterate(0), script.iterate(1)
+    for _ in range(6):
+        script.next(left)
+        script.train(SGD)
+        script.next(right)
+        script.train(ADAM, DECODER)
+    script.stop(left)
+    sink = script.run()
+    assert len(sink.passes) == 2
+    assert {row.pass_ for row in sink.rows[2:]} == {left.serial}
+    assert len(sink.rows) == 7  # the first turn in two, from then on one row a turn
+
+
+def test_one_validation_batch_now_and_then_is_an_evaluation_each_time() -> None:
+    script = Script()
+    training, validation = script.iterate(0), script.iterate(1)
+    for _ in range(3):
+        script.next(training)
+        script.train()
+        script.next(validation)
+        script.forward(grad=False)
+    script.stop(training)
+    sink = script.run()
+    assert sink.kinds == [TRAIN, EVALUATION] * 3
+    kinds = [span.kind for span in sink.passes.values()]
+    assert sorted(kinds) == sorted([EPOCH] + [EVALUATE] * 3)
+
+
+def test_an_exception_leaves_an_incomplete_row() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    script.next(batches)
+    script.train()
+    script.next(batches)
+    script.forward()
+    script.let_go(batches)
+    sink = script.run()
+    assert sink.kinds == [TRAIN, INCOMPLETE]
+    assert script.totals.incomplete == 1
+    (epoch,) = sink.passes.values()
+    assert epoch.kind == EPOCH
+
+
+def test_a_batch_that_nobody_computes_on_is_no_row() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    for _ in range(5):
+        script.next(batches)
+    script.stop(batches)
+    sink = script.run()
+    assert sink.rows == []
+    assert sink.passes == {}
+
+
+def test_a_new_iterator_each_step_makes_one_pass_each() -> None:
+    script = Script()
+    for _ in range(4):
+        batches = script.iterate(0)
+        script.next(batches)
+        script.let_go(batches)  # next(iter(loader)): gone before its batch is used
+        script.train()
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 4
+    assert [span.steps for span in sink.passes.values()] == [1] * 4
+    assert [span.number for span in sink.passes.values()] == [0, 1, 2, 3]
+
+
+def test_one_batch_trained_on_again_and_again_without_its_loader() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    batches = script.iterate(0)
+    script.next(batches)
+    script.let_go(batches)
+    for _ in range(5):
+        script.train()
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 5
+    assert [row.pass_ for row in sink.rows] == [batches.serial, 0, 0, 0, 0]
+
+
+def test_a_break_ends_the_pass_before_what_follows() -> None:
+    script = Script()
+    training = script.iterate(0)
+    script.next(training)
+    script.train()
+    script.let_go(training)
+    broken_off = script.now
+    script.now += 500
+    evaluation = script.iterate(1)
+    script.next(evaluation)
+    script.forward(grad=False)
+    script.stop(evaluation)
+    epoch, evaluate = script.run().passes.values()
+    assert epoch.end == broken_off
+    assert evaluate.parent == 0
+
+
+def test_the_same_loader_nested_in_itself() -> None:
+    script = Script()
+    outer = script.iterate(0)
+    for _ in range(2):
+        script.next(outer)
+        inner = script.iterate(0)
+        script.next(inner)
+        script.train()
+        script.next(inner)
+        script.train()
+        script.stop(inner)
+    script.stop(outer)
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 4
+
+
+def test_batches_read_ahead_stay_in_their_pass() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    script.next(batches)
+    for _ in range(3):
+        script.next(batches)
+        script.train()
+    script.stop(batches)
+    script.train()  # on the batch that was held back
+    evaluation = script.iterate(1)
+    script.next(evaluation)
+    script.forward(grad=False)
+    script.stop(evaluation)
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 4 + [EVALUATION]
+    assert [row.pass_ for row in sink.rows[:4]] == [batches.serial] * 4
+    epoch, evaluate = sink.passes.values()
+    assert (epoch.steps, evaluate.parent) == (4, 0)
+
+
+@pytest.mark.parametrize("critic", [1, 5])
+def test_without_a_loader_all_optimizers_make_one_step(critic: int) -> None:
+    script = Script()
+    for optimizer in (SGD, ADAM):
+        script.machine.optimizer_made(optimizer)
+    for _ in range(4):
+        for _ in range(critic):
+            script.train(SGD, DECODER)
+        script.train(ADAM, NET)
+    sink = script.run()
+    assert sink.kinds == [TRAIN] * 4
+    assert sink.passes == {}
+
+
+def test_an_optimizer_that_stands_still_or_is_gone_holds_nothing_up() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    script.machine.optimizer_made(ADAM)
+    for _ in range(30):
+        script.train(SGD)
+    assert len(script.sink.rows) == 30 - 16  # ADAM was waited for during 16 steps, which made one row
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    script.machine.optimizer_made(ADAM)
+    script.machine.optimizer_gone(ADAM)
+    for _ in range(5):
+        script.train(SGD)
+    assert len(script.run().rows) == 5
+
+
+def test_inference_without_a_loader_is_one_row_a_call_of_the_same_module() -> None:
+    script = Script()
+    for _ in range(5):
+        script.forward(NET, grad=False)
+        script.forward(DECODER, grad=False)
+    assert script.run().kinds == [EVALUATION] * 5
+
+
+def test_inference_that_forgot_no_grad() -> None:
+    script = Script()
+    for _ in range(5):
+        script.forward(NET, grad=True)
+    assert script.run().kinds == [EVALUATION] * 5
+
+
+def test_teacher_and_student_without_a_loader_are_one_step() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    for _ in range(4):
+        script.forward(TEACHER, grad=False)
+        script.train()
+    assert script.run().kinds == [TRAIN] * 4
+
+
+def test_a_step_whose_optimizer_raised_leaves_no_open_phase() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    for fails in (True, False):
+        script.next(batches)
+        script.forward()
+        script.backward()
+        if fails:
+            script.machine.begin_optimizer(script.now)
+        else:
+            script.step()
+    sink = script.run()
+    assert sink.kinds[-1] == TRAIN
+
+
+def test_a_checkpoint_after_the_last_step_is_outside_of_it() -> None:
+    script = Script()
+    batches = script.iterate(0)
+    script.next(batches)
+    script.train()
+    script.machine.begin_aside(11, script.now)
+    script.machine.aside(11, script.now, script.now + 5, 100)
+    script.now += 5
+    script.stop(batches)
+    script.machine.begin_aside(11, script.now)
+    script.machine.aside(11, script.now, script.now + 5, 100)
+    sink = script.run()
+    saves = [phase for phase in sink.phases if phase[0] == 11]
+    assert [save[3] for save in saves] == [sink.rows[0].serial, 0]
+
+
+def test_step_numbers_are_shared_by_the_threads_of_a_process() -> None:
+    totals = Totals()
+    scripts = Script(totals), Script(totals)
+    for script in scripts:
+        script.machine.optimizer_made(SGD)
+        for _ in range(3):
+            script.train()
+        script.run()
+    numbers = [row.step for script in scripts for row in script.sink.rows]
+    serials = [row.serial for script in scripts for row in script.sink.rows]
+    assert numbers == list(range(6))
+    assert len(set(serials)) == 6
+
+
+EVENTS = ["iterate", "next", "stop", "let_go", "forward", "forward_no_grad", "backward", "step", "other_step"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 3)), max_size=60))
+def test_whatever_a_script_does_rows_are_sound(events: list[tuple[str, int]]) -> None:
+    script = Script()
+    passes: list[Pass] = []
+    gone: set[int] = set()
+    for event, which in events:
+        if event == "iterate":
+            passes.append(script.iterate(which))
+        elif event in ("next", "stop", "let_go"):
+            alive = [pass_ for pass_ in passes if id(pass_) not in gone]
+            if not alive:
+                continue
+            pass_ = alive[which % len(alive)]
+            getattr(script, event)(pass_)
+            if event != "next":
+                gone.add(id(pass_))
+        elif event == "forward_no_grad":
+            script.forward(NET + which, grad=False)
+        elif event == "forward":
+            script.forward(NET + which)
+        elif event == "backward":
+            script.backward()
+        else:
+            script.step(SGD if event == "step" else ADAM)
+    sink = script.run()
+
+    serials = [row.serial for row in sink.rows]
+    assert len(set(serials)) == len(serials)
+    assert all(row.start < row.end for row in sink.rows)
+    trained = [row for row in sink.rows if row.kind == TRAIN]
+    assert [row.step for row in trained] == list(range(len(trained)))
+    assert script.totals.steps == len(trained)
+    assert len(sink.rows) == script.totals.steps + script.totals.eval_steps + script.totals.incomplete
+    for row in sink.rows:
+        assert row.pass_ == 0 or row.pass_ in sink.passes
+    for span in sink.passes.values():
+        assert span.end is not None
+        assert span.start <= span.end
+        mine = [row for row in sink.rows if row.pass_ == span.serial]
+        assert mine
+        assert span.steps == sum(row.kind == TRAIN for row in mine)
+        assert span.kind == (EPOCH if any(row.kind != EVALUATION for row in mine) else EVALUATE)
+        assert all(row.end <= span.end for row in mine)
