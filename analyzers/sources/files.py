@@ -178,7 +178,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 def _unreadable(where: str, error: Exception) -> SourceError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return SourceError(f"{where}: cannot be read: {reason}")
+    return SourceError(f"{where}: cannot be read: {reason[:1].lower()}{reason[1:]}")
 
 
 def read_stream(stream: IO[bytes], where: str, buffer: SpanBuffer, ledger: Ledger, max_bytes: int) -> None:

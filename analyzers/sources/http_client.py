@@ -121,14 +121,8 @@ class HttpClient:
         body = self._read(response, self._options.max_bytes)
         start = body[:64].lstrip()
         if not start.startswith((b"{", b"[")):
-            what = (
-                "a web page"
-                if start.startswith(b"<")
-                else "something other than JSON"
-                if start
-                else "nothing"
-            )
-            raise SourceError(f"{self.name}: answered with {what}; {self.advice}")
+            what = "an HTML page" if start.startswith(b"<") else "something else" if start else "nothing"
+            raise SourceError(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
         return body
 
     def _read(self, response: requests.Response, limit: int, cut: bool = False) -> bytes:

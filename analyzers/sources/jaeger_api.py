@@ -135,7 +135,7 @@ def _service_names(client: HttpClient, path: str) -> list[str]:
     try:
         answer = msgspec.json.decode(client.get_json(path), type=_Services)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise SourceError(f"{client.name}: its list of services is not Jaeger's; {client.advice}") from None
+        raise SourceError(f"{client.name}: services that are not Jaeger's JSON; {client.advice}") from None
     return sorted(answer.services or answer.data or ())
 
 

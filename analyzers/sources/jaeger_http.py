@@ -48,7 +48,7 @@ def open_jaeger(uri: str, options: SourceOptions) -> JaegerSource:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError:
-        raise UsageError(f"{shown}: not an address; write jaeger://host:16686") from None
+        raise UsageError(f"{shown}: no host and port in it; write jaeger://host:16686") from None
     if parts.username or parts.password:
         raise UsageError(f"{shown}: no secrets in addresses; pass --header Authorization=... instead")
     if not parts.hostname:
