@@ -30,7 +30,7 @@ USAGE, SOURCE, INCOMPLETE, NOTHING, INTERRUPTED = 2, 3, 4, 5, 130
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """The folder of one recorded run."""
-    return simulate(Training()).write_store(tmp_path / "store")
+    return simulate(Training()).write_store(tmp_path / "store").parent
 
 
 def refused(arguments: Sequence[str], folder: Path, code: int, *says: str) -> str:

@@ -354,12 +354,11 @@ def test_the_verdict_names_the_loader(recorded: Recorded) -> None:
 def test_python_says_the_same(recorded: Recorded) -> None:
     from grademl_otel import analyzers
 
-    query = analyzers.Query.of(recorded.source, run=recorded.run_id)
-    document = analyzers.report(query)
+    document = analyzers.report(recorded.source, run=recorded.run_id)
     assert document.source.run == recorded.run_id
     assert document.path.total_ns == document.window.wall_ns
     assert document.findings[0].id == "input.loader"
-    graph = analyzers.graph(query)
+    graph = analyzers.graph(recorded.source, run=recorded.run_id)
     assert {data["phase"] for _, data in graph.nodes(data=True)} >= {"data.fetch", "forward", "backward"}
     assert any(data["kind"] == "queue" for _, _, data in graph.edges(data=True))
 
