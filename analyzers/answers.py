@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import networkx as nx
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
+from grademl_otel.analyzers.graph import path_graph, to_networkx
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.report.document import (
@@ -90,8 +91,6 @@ def runs(query: Query) -> Answer[RunsDocument]:
 
 def graph(query: Query) -> nx.DiGraph:
     """Return the dependency graph of the run, or the critical path of the one trace, as networkx."""
-    from grademl_otel.analyzers.graph import path_graph, to_networkx
-
     about = read_subject(query)
     if about.run is not None:
         return to_networkx(about.run)

@@ -61,8 +61,9 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
             "unknown",
             None,
             [
-                f"The trainer waits for data {percent(worst.wait_share)} of each step; why is not known.",
-                f"{because}.",
+                f"The trainer waits for data {percent(worst.wait_share)} of each step;"
+                " whether the loader is the limit is not known.",
+                f"{because[:1].upper()}{because[1:]}.",
             ],
         )
     return Verdict("none", None, ["Nothing stands out in the steady step."])

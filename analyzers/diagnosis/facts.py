@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph.budget import steady_rows, step_breakdown
+from grademl_otel.analyzers.graph import steady_rows, step_breakdown
 from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable

@@ -13,15 +13,14 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Final
 
-from rich.console import Console
-from rich.padding import Padding
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 PLAIN_WIDTH: Final = 110
 """Columns when the output is not a terminal."""
 MIN_WIDTH: Final = 40
-LABEL_WIDTH: Final = 9
+LABEL_WIDTH: Final = 10
 BAR_WIDTH: Final = 22
 
 
@@ -67,20 +66,20 @@ class Canvas:
     def blank(self) -> None:
         self._console.print()
 
-    def tables(self, tables: Sequence[Table], indent: int = 0) -> None:
+    def tables(self, tables: Sequence[Group]) -> None:
         """Write tables side by side where they fit, else one below the other."""
         widths = [self._console.measure(table).maximum for table in tables]
-        if len(tables) > 1 and sum(widths) + 4 * (len(tables) - 1) + indent <= self.width:
+        if len(tables) > 1 and sum(widths) + 4 * (len(tables) - 1) <= self.width:
             row = Table.grid(padding=(0, 4, 0, 0))
             for width in widths:
                 row.add_column(width=width)
             row.add_row(*tables)
-            self._console.print(Padding(row, (0, 0, 0, indent), expand=False))
+            self._console.print(row)
             return
         for number, table in enumerate(tables):
             if number:
                 self.blank()
-            self._console.print(Padding(table, (0, 0, 0, indent), expand=False))
+            self._console.print(table)
 
     def text(self) -> str:
         """Return all that was written, without spaces at the ends of lines."""
@@ -88,25 +87,17 @@ class Canvas:
 
 
 def table(
-    title: str, columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str | Text]], header: bool = False
-) -> Table:
-    """Return a table without lines; each column is a heading and ``left`` or ``right``."""
-    grid = Table(
-        title=Text(clean(title), style="bold") if title else None,
-        title_justify="left",
-        show_header=header,
-        header_style="bold",
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-    )
+    title: str, columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], header: bool = False
+) -> Group:
+    """Return a table without lines under a title; each column is a heading and ``left`` or ``right``."""
+    grid = Table(show_header=header, header_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading, side in columns:
-        grid.add_column(
-            Text(heading), justify="right" if side == "right" else "left", no_wrap=side == "right"
-        )
+        right = side == "right"
+        grid.add_column(Text(heading), justify="right" if right else "left", no_wrap=right)
     for row in rows:
-        grid.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
-    return grid
+        grid.add_row(*(Text(clean(cell)) for cell in row))
+    # A title of the table itself would wrap at the table's width.
+    return Group(Text(clean(title), style="bold"), grid) if title else Group(grid)
 
 
 def bar(share: float, width: int = BAR_WIDTH) -> str:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.engine import diagnose
-from grademl_otel.analyzers.graph.budget import StepBreakdown, lane_budget, step_breakdown
+from grademl_otel.analyzers.graph import StepBreakdown, lane_budget, step_breakdown
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from rich.console import Group
 
 from grademl_otel.analyzers.report import header
 from grademl_otel.analyzers.report.canvas import Canvas, bar, table
@@ -37,7 +37,7 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
         canvas.tables([sections_table(document.path, SECTIONS)])
 
 
-def summary_table(by: str, entries: list[SummaryEntry]) -> Table:
+def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
     """Return the path added up by ``by``."""
     return table(
         f"Critical path by {by}",
@@ -56,7 +56,7 @@ def summary_table(by: str, entries: list[SummaryEntry]) -> Table:
     )
 
 
-def sections_table(path: PathInfo, most: int) -> Table:
+def sections_table(path: PathInfo, most: int) -> Group:
     """Return the ``most`` longest sections in the order of time."""
     longest = sorted(path.sections, key=lambda section: section.start_ns - section.end_ns)[:most]
     return table(
@@ -79,7 +79,7 @@ def where(section: SectionEntry) -> str:
     return " · ".join(parts)
 
 
-def population_table(path: PopulationInfo) -> Table:
+def population_table(path: PopulationInfo) -> Group:
     """Return section time by service and operation over many traces."""
     return table(
         "Critical path of the traces by service and operation",

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from rich.table import Table
+from rich.console import Group
 
+from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
 from grademl_otel.analyzers.report import header, path_screen
 from grademl_otel.analyzers.report.canvas import Canvas, bar, table
 from grademl_otel.analyzers.report.document import ReportDocument, StepInfo
+from grademl_otel.analyzers.report.jaeger_hint import to_jaeger
 from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds
 
 STEPS = "steps"
@@ -39,6 +41,8 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     canvas.line("Critical path  ", _path(document))
     for abstained in document.abstained:
         canvas.line(f"Not judged: {abstained.rule} ({abstained.missing}). To get it: {abstained.how_to_get}.")
+    if (command := to_jaeger(document.source)) is not None:
+        canvas.verbatim(f"This run in Jaeger: {command}")
 
 
 def _verdict(canvas: Canvas, document: ReportDocument) -> None:
@@ -63,7 +67,7 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
         canvas.line(f"{fix[:1].upper()}{fix[1:]}.", label=" " if number else "FIX", style="bold")
 
 
-def _budget(document: ReportDocument) -> Table:
+def _budget(document: ReportDocument) -> Group:
     """Return the lane budget with the steps' phases as one row; the mean over ranks if there are several."""
     ranks = len({entry.rank for entry in document.lane_budget})
     total: dict[str, int] = defaultdict(int)
@@ -83,10 +87,13 @@ def _budget(document: ReportDocument) -> Table:
     )
 
 
-def _step(step: StepInfo) -> Table:
+def _step(step: StepInfo) -> Group:
+    spread = (
+        f"mean {milliseconds(step.mean_ns)}, p50 {milliseconds(step.p50_ns)}, p95 {milliseconds(step.p95_ns)}"
+    )
     few = f", only {count(step.n, 'step')}" if step.few else ""
     return table(
-        f"Step, steady (p50 {milliseconds(step.p50_ns)}, p95 {milliseconds(step.p95_ns)}{few})",
+        f"Step, steady ({spread}{few})",
         [("", "left"), ("", "right"), ("", "right"), ("", "left")],
         [
             (
@@ -119,6 +126,14 @@ def _in_words(evidence: Evidence) -> str:
 def _path(document: ReportDocument) -> str:
     shown = document.summary[:_PATH_KEYS]
     parts = [f"{entry.key} {percent(entry.path_share)}" for entry in shown]
+    if shown and shown[0].key in sc.WORKER_PHASES and (workers := _workers(document)):
+        parts[0] += f" (the run is paced by {workers})"
     if (rest := sum(entry.path_share for entry in document.summary[_PATH_KEYS:])) > 0:
         parts.append(f"the rest {percent(rest)}")
     return " · ".join(parts)
+
+
+def _workers(document: ReportDocument) -> str | None:
+    """Return the loader's workers in words; None without workers."""
+    most = max((loader.workers for loader in document.run.loaders), default=0) if document.run else 0
+    return count(most, "loader worker") if most else None
