@@ -89,8 +89,6 @@ class Settings:
     exit_wait_s: float
     run_id: str | None
     relay_log: Path | None
-    in_relay: bool
-    """This process is the relay itself."""
     in_process: bool
     """The user asked for no relay process."""
 
@@ -107,7 +105,6 @@ class Settings:
             exit_wait_s=_parse(env, "GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
             run_id=_parse(env, "GRADEML_RUN_ID", _run_id, None),
             relay_log=_optional_path(env, "GRADEML_RELAY_LOG"),
-            in_relay=_parse(env, "GRADEML_RELAY", _flag, False),
             in_process=_parse(env, "GRADEML_IN_PROCESS", _flag, False),
         )
 
@@ -165,8 +162,17 @@ def decide_destination(
 
 
 def disabled(environ: Mapping[str, str]) -> bool:
-    """Return True when the user's settings say that nothing of ours is to be installed."""
+    """Return True when nothing of ours is to be installed.
+
+    The user's OpenTelemetry settings or ours say so, or this process is the relay. Says nothing of nonsense
+    values: child processes ask too, and one line in the process that trains is enough.
+    """
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return True
+    if (
+        environ.get("GRADEML_RELAY", "").strip()
+        or environ.get("GRADEML_EXPORTER", "").strip().lower() == NONE
+    ):
         return True
     names = {name.strip() for name in environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
     return bool(names & {"*", INSTRUMENTOR_NAME})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -120,6 +119,8 @@ def clock_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except (OSError, ValueError):
+        import uuid  # here, because it is slow to import and seldom needed
+
         # Without a boot id at least the host is told apart.
         return f"{uuid.getnode():012x}"
 

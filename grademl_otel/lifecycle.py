@@ -61,13 +61,14 @@ class Session:
         self._settings: Settings | None = None
         self._error: str | None = None
         self._device_told = False
+        self._previous_excepthook = sys.excepthook
+        self._excepthook: Any = None
 
     # --- Installation ----------------------------------------------------------------------------------
 
     def install(self) -> bool:
         """Say that hooks are wanted; return False when the user's settings or the relay forbid them."""
-        settings = Settings.from_env()
-        if settings.in_relay or disabled(os.environ) or settings.exporters == ():
+        if disabled(os.environ):
             return False
         self.installed = True
         return True
@@ -76,6 +77,8 @@ class Session:
         """End the run, if any, and start no other."""
         self.end()
         self.installed = False
+        if sys.excepthook is self._excepthook:
+            sys.excepthook = self._previous_excepthook
 
     def note_provider(self, provider: Any) -> None:
         """Remember the provider that the configurator left, to tell it from a user's own."""
@@ -193,19 +196,19 @@ class Session:
         if util is not None and process is not None and process.parent_process() is not None:
             # Children of multiprocessing may end with os._exit, which knows no atexit.
             util.Finalize(None, self.end, exitpriority=100)
-        previous = sys.excepthook
+        self._previous_excepthook = sys.excepthook
+        sys.excepthook = self._excepthook = self._see_exception
 
-        def excepthook(
-            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-        ) -> None:
-            try:
-                self._error = kind.__name__
-                traceback = _hide_our_frames(error)
-            except Exception:
-                pass
-            previous(kind, error, traceback)
-
-        sys.excepthook = excepthook
+    def _see_exception(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        """The excepthook: note what ended the program, then do what would have been done."""
+        try:
+            self._error = kind.__name__
+            traceback = _hide_our_frames(error)
+        except Exception:
+            pass
+        self._previous_excepthook(kind, error, traceback)
 
     def end(self) -> None:
         """End the run in order and wait until its telemetry is on its way, `GRADEML_EXIT_WAIT` at most."""
@@ -242,6 +245,7 @@ class Session:
     def after_fork(self) -> None:
         """In a forked child: ring, relay and run are the parent's; ours starts at our own first training."""
         recorder, self.recorder = self.recorder, None
+        self.loaded_at = time.perf_counter_ns()
         self._starting = threading.Lock()
         self._tried = False
         self._early.clear()
