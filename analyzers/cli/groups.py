@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from grademl_otel.analyzers.suggest import explain_source
+
 
 class DefaultGroup(click.Group):
     """Runs ``default`` when the first argument names no command; lists no alias among the commands."""
@@ -23,6 +25,8 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {option for param in self.get_params(ctx) for option in param.opts}
         if not args or (args[0] not in own and self.get_command(ctx, args[0]) is None):
+            if args and not args[0].startswith("-"):
+                explain_source(args[0])  # a mistyped command must not be refused for what follows it
             args = [self._default, *args]
         return super().parse_args(ctx, args)
 

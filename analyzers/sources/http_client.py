@@ -66,7 +66,7 @@ class HttpClient:
         retry = _PatientRetry(
             total=_RETRIES,
             connect=0,
-            read=0,
+            read=False,  # not 0, which would hide a time-out in an error about retries
             other=0,
             redirect=False,
             status=_RETRIES,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training killed with SIGKILL in the middle: the report says how it ended, and no finished step is lost."""
+"""A training killed with SIGKILL in the middle: its report says how it ended; no finished step is lost."""
 
 from __future__ import annotations
 
