@@ -29,12 +29,14 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
         canvas.tables([population_table(document.path)])
         return
     shown = document.summary[:KEYS]
-    canvas.tables([summary_table(by, shown)])
+    # The phase of a span that is not ours is its operation.
+    phase = "phase" if document.source.run is not None else "operation"
+    canvas.tables([summary_table(phase if by == "phase" else by, shown)])
     if (more := len(document.summary) - len(shown)) > 0:
         canvas.line(f"and {count(more, 'more key')[:-1]}s (--json)")
     if by != "section" and document.path.sections:
         canvas.blank()
-        canvas.tables([sections_table(document.path, SECTIONS)])
+        canvas.tables([sections_table(document.path, SECTIONS, phase)])
 
 
 def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
@@ -56,12 +58,12 @@ def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
     )
 
 
-def sections_table(path: PathInfo, most: int) -> Group:
+def sections_table(path: PathInfo, most: int, phase: str) -> Group:
     """Return the ``most`` longest sections in the order of time."""
     longest = sorted(path.sections, key=lambda section: section.start_ns - section.end_ns)[:most]
     return table(
         f"The longest of {count(len(path.sections) + path.omitted.sections, 'section')}",
-        [("from", "right"), ("took", "right"), ("phase", "left"), ("kind", "left"), ("where", "left")],
+        [("from", "right"), ("took", "right"), (phase, "left"), ("kind", "left"), ("where", "left")],
         [
             (seconds(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s))
             for s in sorted(longest, key=lambda section: section.start_ns)

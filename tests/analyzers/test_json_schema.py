@@ -12,7 +12,12 @@ import jsonschema
 import pytest
 
 from grademl_otel import analyzers
+from grademl_otel.analyzers.cli.app import run as command
+from grademl_otel.analyzers.errors import EXIT_SOURCE
+from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.report.document import CriticalPathDocument, to_dict, to_json
+from grademl_otel.analyzers.sources import Selection
+from grademl_otel.analyzers.sources.files import FileSource
 from tests.support.jaeger_cases import jaeger_document, many_traces
 from tests.support.synthetic import MS, US, Training, simulate
 
@@ -174,8 +179,6 @@ def test_runs_document(tmp_path: Path) -> None:
 
 
 def test_python_verbs_are_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from grademl_otel.analyzers.cli.app import run as command
-
     simulate(TRAININGS["loader-bound"]).write_store(tmp_path)
     for verb, document in (
         ("report", analyzers.report(tmp_path)),
@@ -201,13 +204,33 @@ def test_graph_is_networkx(tmp_path: Path) -> None:
         analyzers.graph(path)
 
 
-def test_a_source_that_breaks_off_warns(tmp_path: Path) -> None:
-    import gzip
-
-    lines = simulate(Training(epochs=1, steps_per_epoch=30)).otlp_lines()
-    path = tmp_path / "traces.jsonl.gz"
-    path.write_bytes(gzip.compress(lines)[:-200])
-    with pytest.warns(UserWarning, match="what was read"):
-        document = analyzers.critical_path(path)
+def test_a_source_that_breaks_off_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(TRAININGS["few"]).write_store(tmp_path)
+    break_off(monkeypatch)
+    with pytest.warns(UserWarning, match="connection reset; the answer is about what was read"):
+        document = analyzers.critical_path(tmp_path)
     assert isinstance(document, CriticalPathDocument)
     assert document.completeness.verdict == "incomplete"
+
+
+def test_a_partial_report_is_printed_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate(TRAININGS["few"]).write_store(tmp_path)
+    break_off(monkeypatch)
+    assert command(["report", str(tmp_path)]) == EXIT_SOURCE
+    captured = capsys.readouterr()
+    assert "reading broke off: connection reset" in captured.out
+    assert captured.err == f"grademl: {tmp_path}: connection reset; the answer is about what was read\n"
+
+
+def break_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every file source break off after it was read, as a server may."""
+    read = FileSource.read
+
+    def broken(self: FileSource, selection: Selection) -> Telemetry:
+        telemetry = read(self, selection)
+        telemetry.ledger.broken = "connection reset"
+        return telemetry
+
+    monkeypatch.setattr(FileSource, "read", broken)
