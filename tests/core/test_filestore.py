@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file store: whole lines, shared folders, full disks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grademl_otel.filestore import TRACES, FileStore, run_folder
+from grademl_otel.sinks import open_sinks
+from grademl_otel.spans import Span
+
+from ..support.mark_script import INFO, RUN_ID
+
+START = 1_764_585_229_500_000_000  # 2025-12-01 10:33:49.5 UTC
+
+
+def test_folder_is_named_by_start_and_run(tmp_path: Path) -> None:
+    assert (
+        run_folder(tmp_path / "absent", RUN_ID, START) == tmp_path / "absent" / f"20251201T103349Z-{RUN_ID}"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_another_rank_is_found(tmp_path: Path) -> None:
+    other = tmp_path / f"20251201T103312Z-{RUN_ID}"
+    other.mkdir()
+    (tmp_path / f"20251201T103312Z-{'0' * 32}").mkdir()
+
+    assert run_folder(tmp_path, RUN_ID, START) == other
+
+
+def test_lines_are_appended_and_nothing_is_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b" / "run"
+    first, second = FileStore(folder), FileStore(folder)
+
+    assert first.append(TRACES, b"one\n")
+    assert second.append(TRACES, b"two\n")
+    first.close()
+    assert first.append(TRACES, b"three\n")
+    assert (folder / TRACES).read_bytes() == b"one\ntwo\nthree\n"
+    assert folder.stat().st_mode & 0o777 == 0o755 & ~_umask()
+    assert [path.name for path in folder.iterdir()] == [TRACES]
+    first.close()
+    second.close()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_folder_that_cannot_be_made_is_one_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = FileStore(tmp_path / "file" / "run")
+
+    assert not store.append(TRACES, b"one\n")
+    problem = store.problem
+    assert not store.append(TRACES, b"two\n")
+    assert store.dropped_lines == 2
+    assert problem is not None
+    assert "Not a directory" in problem
+    assert store.problem == problem
+
+
+_FULL = """
+import resource, signal, sys
+from pathlib import Path
+from grademl_otel.filestore import FileStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+store = FileStore(Path(sys.argv[1]))
+results = [store.append("traces.jsonl", b"x" * 59 + b"\\n") for _ in range(3)]
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+results.append(store.append("traces.jsonl", b"y" * 59 + b"\\n"))
+print(results, store.dropped_lines)
+"""
+
+
+def test_full_disk_drops_lines_and_later_ones_stay_whole(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[True, False, False, True] 2"
+    lines = (tmp_path / TRACES).read_bytes().split(b"\n")
+    assert lines == [b"x" * 59, b"x" * 40, b"y" * 59, b""]
+
+
+def test_sinks_are_those_that_the_run_names(tmp_path: Path) -> None:
+    info = replace(INFO, store=str(tmp_path), exporters=("file",))
+    assert [type(sink).__name__ for sink in open_sinks(info, START, None)] == ["FileSink"]
+    assert open_sinks(replace(info, exporters=()), START, None) == []
+    assert open_sinks(replace(info, exporters=("otlp",)), START, None) == []
+
+
+def test_full_disk_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    (sink,) = open_sinks(replace(INFO, store=str(tmp_path / "file")), START, None)
+    with caplog.at_level("WARNING", logger="grademl_otel"):
+        for _ in range(3):
+            sink.take_spans([Span("s", 1, 2, 0, 1, 2)])
+    assert len([record for record in caplog.records if "dropped" in record.getMessage()]) == 1
