@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -19,8 +20,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.synthetic import jaeger_trace
 
+Trace = list[tuple[dict[str, Any], dict[str, Any]]]
+"""(resource, span) of each span, in OTLP/JSON."""
 Reply = tuple[int, str, bytes]
-"""Status, content type, body."""
+"""Status, content type (of a redirect: where to, without parameters), body."""
 
 
 @dataclass
@@ -42,15 +45,9 @@ class FakeJaeger:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def traces(self) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
+    def traces(self) -> dict[str, Trace]:
         """Return trace id -> (resource, span) of all lines."""
-        found: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-        for line in self.lines.splitlines():
-            for group in json.loads(line)["resourceSpans"]:
-                for scope in group["scopeSpans"]:
-                    for span in scope["spans"]:
-                        found.setdefault(span["traceId"], []).append((group["resource"], span))
-        return found
+        return _traces(self.lines)
 
     def answer(self, target: str, tenant: str | None) -> Reply:
         parts = urlsplit(target)
@@ -74,7 +71,7 @@ class FakeJaeger:
                 int(query["query.searchDepth"]),
             )  # fmt: skip
         elif path.startswith("/api/v3/traces/"):
-            found = [spans for trace, spans in self.traces().items() if trace == path.rpartition("/")[2]]
+            found = self._trace(path)
         else:
             return 404, "text/plain", b"404 page not found\n"
         if not found:
@@ -97,19 +94,23 @@ class FakeJaeger:
             )  # fmt: skip
             return _json({"data": [jaeger_trace(trace) for trace in found], "errors": None})
         if path.startswith("/api/traces/"):
-            found = [spans for trace, spans in self.traces().items() if trace == path.rpartition("/")[2]]
+            found = self._trace(path)
             if found:
                 return _json({"data": [jaeger_trace(found[0])], "errors": None})
             body = {"data": None, "errors": [{"code": 404, "msg": "trace not found"}]}
             return 404, "text/plain", json.dumps(body).encode()
         return 404, "text/plain", b"404 page not found\n"
 
+    def _trace(self, path: str) -> list[Trace]:
+        trace = self.traces().get(path.rpartition("/")[2])
+        return [] if trace is None else [trace]
+
     def _services(self) -> list[str]:
         return sorted({_service(resource) for trace in self.traces().values() for resource, _ in trace})
 
     def _search(
         self, service: str | None, operation: str | None, start: int, end: int, limit: int
-    ) -> list[list[tuple[dict[str, Any], dict[str, Any]]]]:
+    ) -> list[Trace]:
         def matches(resource: dict[str, Any], span: dict[str, Any]) -> bool:
             return (
                 service in (None, _service(resource))
@@ -120,6 +121,17 @@ class FakeJaeger:
         found = [t for t in self.traces().values() if any(matches(*both) for both in t)]
         found.sort(key=lambda t: min(int(span["startTimeUnixNano"]) for _, span in t), reverse=True)
         return found[:limit]
+
+
+@lru_cache(maxsize=4)
+def _traces(lines: bytes) -> dict[str, Trace]:
+    found: dict[str, Trace] = {}
+    for line in lines.splitlines():
+        for group in json.loads(line)["resourceSpans"]:
+            for scope in group["scopeSpans"]:
+                for span in scope["spans"]:
+                    found.setdefault(span["traceId"], []).append((group["resource"], span))
+    return found
 
 
 def _service(resource: dict[str, Any]) -> str:
@@ -151,7 +163,10 @@ def serve(fake: FakeJaeger) -> Iterator[FakeJaeger]:
                 self.close_connection = True
                 return
             self.send_response(status)
-            self.send_header("Location" if 300 <= status < 400 else "Content-Type", kind)
+            if 300 <= status < 400:
+                self.send_header("Location", f"{kind}?{urlsplit(self.path).query}")
+            else:
+                self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
