@@ -102,13 +102,42 @@ class Activities:
         return ahead is not None and int(self.items.batch[item]) < ahead
 
     def item_before(self, item: int) -> int | None:
-        """Return what the same worker made before ``item`` in the same pass."""
+        """Return what the same worker made before ``item`` in the same pass; see `knows_before`."""
         items, before = self.items, item - 1
         same = before >= 0 and all(
             column[before] == column[item]
             for column in (items.rank, items.loader, items.worker, items.pass_serial)
         )
-        return before if same else None
+        return before if same and self.knows_before(item) else None
+
+    def knows_before(self, item: int) -> bool:
+        """Return whether all that the worker of ``item`` can have made just before it is known.
+
+        It is when every batch between its last known item and ``item`` is known, whichever worker made it.
+        Steps that consume several batches and have no detail, or are lost, leave unknown ones.
+        """
+        items, before = self.items, item - 1
+        same = before >= 0 and all(
+            column[before] == column[item]
+            for column in (items.rank, items.loader, items.worker, items.pass_serial)
+        )
+        if same:
+            apart = abs(int(items.batch[item]) - int(items.batch[before]))
+            return abs(int(self._places[item]) - int(self._places[before])) == apart
+        return int(self._places[item]) == int(items.batch[item])
+
+    @cached_property
+    def _places(self) -> IntArray:
+        """For each item how many items of its pass with a smaller batch number are known."""
+        items = self.items
+        order = np.lexsort((items.batch, items.pass_serial, items.rank))
+        place = np.arange(len(order))
+        begins = np.ones(len(order), bool)
+        begins[1:] = (np.diff(items.pass_serial[order]) != 0) | (np.diff(items.rank[order]) != 0)
+        place -= np.maximum.accumulate(np.where(begins, place, 0))
+        places = np.empty(len(order), np.int64)
+        places[order] = place
+        return places
 
 
 def _by_key(rank: IntArray, serial: IntArray, batch: IntArray) -> dict[_Key, int]:

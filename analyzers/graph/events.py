@@ -220,10 +220,11 @@ def _piece_before(found: Activities, wait: int) -> int | None:
 def to_networkx(run: Run, steps: tuple[int, int] | None = None) -> nx.DiGraph:
     """Return the activities of ``run`` as nodes and what they waited for as edges.
 
-    Nodes are integers with the attributes ``rank``, ``lane``, ``phase``, ``kind``, ``start``, ``end`` (Unix ns)
-    and, where they are known, ``step``, ``item`` and ``span`` (index into the columns). Edges have ``kind``,
-    ``evidence`` and ``joins`` (``end-start`` or ``end-end``: which events). ``steps`` keeps what overlaps the
-    training steps from the first up to, not with, the second. Raises ValueError above `MOST_NODES` nodes.
+    Nodes are integers with the attributes ``rank``, ``lane``, ``phase``, ``kind``, ``start``, ``end`` (Unix
+    ns) and, where they are known, ``step``, ``item`` and ``span`` (index into the columns). Edges have
+    ``kind``, ``evidence`` and ``joins`` (``end-start`` or ``end-end``: which events). ``steps`` keeps what
+    overlaps the training steps from the first up to, not with, the second. Raises ValueError above
+    `MOST_NODES` nodes.
     """
     graph = event_graph(run)
     found = activities(run)

@@ -2,8 +2,8 @@
 """What each rank's main lane did at every instant of the run, without gap or overlap.
 
 Steps with detail give their phases with exact times and all occurrences; the other rows of the step table
-give a phase that ran once its place, and one that ran several times its sum (`intervals.lay_out`). Time outside
-rows gets the name of what it was:
+give a phase that ran once its place, and one that ran several times its sum (`intervals.lay_out`). Time
+outside rows gets the name of what it was:
 
 ========== ===================================================================================================
 name       time of the main lane

@@ -4,8 +4,8 @@
 The walk goes backwards through the main lane that ended last. At the end of a wait for data it jumps into the
 worker that made the item, if that was done only after the wait began; the rest of the wait is the handoff. In
 the worker's lane it goes on to what made the item late: the worker's own previous item, or, where the worker
-was idle, the main lane at the time the item's index was put into the bounded queue. The sections tile the run's
-wall time exactly.
+was idle, the main lane at the time the item's index was put into the bounded queue. The sections tile the
+run's wall time exactly.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from grademl_otel.analyzers.graph.path import (
     GAP,
     HANDOFF,
     INFERRED,
+    UNEXPLAINED,
     WORK,
     EnteredBy,
     Path,
@@ -108,17 +109,19 @@ class _Walk:
         kind = None
         if wait >= 0:
             waits = self._found.waits
-            item = self._found.item_of_wait(wait) if int(waits.end[wait]) == cursor else None
+            item = self._found.item_of_wait(wait)
             if item is not None and item not in self._entered:
-                arrived = min(int(self._found.items.end[item]), cursor)
-                if arrived > int(waits.start[wait]):
+                arrived = int(self._found.items.end[item])
+                if cursor == waits.end[wait]:
+                    arrived = min(arrived, cursor)
+                if int(waits.start[wait]) < arrived <= cursor:
                     self._emit_main(
                         piece, arrived, cursor, HANDOFF, place.entered_by, self._found.items.text(item)
                     )
                     self._entered.add(item)
                     return _Place(arrived, _QUEUE, item)
-                # It was there before the wait began: all of the wait was taking it over.
-                kind = HANDOFF
+                if arrived <= int(waits.start[wait]):
+                    kind = HANDOFF  # it was there before the wait began: all of the wait was taking it over
             elif waits.inline[wait]:
                 kind = WORK
         self._emit_main(piece, int(main.start[piece]), cursor, kind, place.entered_by)
@@ -174,16 +177,19 @@ class _Walk:
         ended = None
         if before is not None and before not in self._entered:
             ended = min(int(items.end[before]), cursor)
-        put, gap = self._put(item, cursor)
+        put, opening = self._put(item, cursor)
         if ended is not None and before is not None and (put is None or ended >= put):
             cursor, _ = self._emit_item(item, semconv.DATA_FETCH, GAP, ended, cursor, _PROGRAM, -1)
             self._entered.add(before)
             return _Place(cursor, _PROGRAM, before)
         if put is None:
             return _Place(cursor, _QUEUE_INFERRED)
-        phase = LOADER_START if gap else semconv.DATA_FETCH
-        cursor, _ = self._emit_item(item, phase, GAP if gap else HANDOFF, put, cursor, _QUEUE, -1)
-        return _Place(cursor, _QUEUE_INFERRED if gap else _QUEUE)
+        phase, kind = (LOADER_START, GAP) if opening else (semconv.DATA_FETCH, HANDOFF)
+        if not found.knows_before(item):
+            # The worker may have been busy since the put, with something that was not recorded.
+            phase, kind = semconv.DATA_FETCH, UNEXPLAINED
+        cursor, _ = self._emit_item(item, phase, kind, put, cursor, _QUEUE, -1)
+        return _Place(cursor, _QUEUE_INFERRED if opening else _QUEUE)
 
     def _put(self, item: int, started: int) -> tuple[int | None, bool]:
         """Return when the index of ``item`` was put, and whether that was when the pass began.

@@ -145,7 +145,7 @@ def trace_roots(spans: SpanColumns) -> list[int]:
     """
     if not len(spans):
         return []
-    usable = spans.end >= spans.start
+    usable = spans.possible
     # 0 root, 1 orphan, 2 child; a span with impossible times only when its trace has no other.
     standing = np.where(spans.parent_ix == -1, 0, np.where(spans.parent_ix < 0, 1, 2)) + 3 * ~usable
     alphabetical = np.argsort(np.argsort(np.array(spans.names, dtype=object), kind="stable"), kind="stable")

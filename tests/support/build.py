@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Span columns from a few words: for tests of what starts from columns, without a source in between."""
+"""Span columns and runs from a few words, for tests of what starts from them."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import KIND_INTERNAL, Links, SpanColumns
+from grademl_otel.analyzers.model.facts import Completeness, HowEnded, Loader, Run, Scope, StepTable
+from grademl_otel.analyzers.model.run import build_run
+from grademl_otel.analyzers.sources import Selection, open_source
+
+from .synthetic import Simulated, Training, simulate
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,16 @@ def columns(spans: Sequence[S]) -> SpanColumns:
     """Return the columns of ``spans``; a parent that is not among them makes an orphan."""
     index = {span.id: ix for ix, span in enumerate(spans)}
     ids = {span.id: ix + 1 for ix, span in enumerate(spans)}
-    names = sorted({span.name or span.id for span in spans})
+    names = {name: ix for ix, name in enumerate(sorted({span.name or span.id for span in spans}))}
     resources: list[dict[str, Any]] = []
+    numbers: dict[str, int] = {}
     resource_ix = []
     for span in spans:
-        if dict(span.resource) not in resources:
+        key = repr(sorted(span.resource.items()))
+        if key not in numbers:
+            numbers[key] = len(resources)
             resources.append(dict(span.resource))
-        resource_ix.append(resources.index(dict(span.resource)))
+        resource_ix.append(numbers[key])
     links = [(ix, target, kind) for ix, span in enumerate(spans) for target, kind in span.links]
     n = len(spans)
     return SpanColumns(
@@ -52,8 +63,8 @@ def columns(spans: Sequence[S]) -> SpanColumns:
         ),
         start=np.array([span.start for span in spans], dtype=np.int64),
         end=np.array([span.end for span in spans], dtype=np.int64),
-        name_ix=np.array([names.index(span.name or span.id) for span in spans], dtype=np.int64),
-        names=names,
+        name_ix=np.array([names[span.name or span.id] for span in spans], dtype=np.int64),
+        names=list(names),
         kind=np.array([span.kind for span in spans], dtype=np.int8),
         status=np.zeros(n, dtype=np.int8),
         resource_ix=np.array(resource_ix, dtype=np.int64),
@@ -67,4 +78,97 @@ def columns(spans: Sequence[S]) -> SpanColumns:
         ),
         raw_attributes=[dict(span.attributes) for span in spans],
         decode=dict,
+    )
+
+
+def run_of(simulated: Simulated | Training) -> Run:
+    """Return a simulated run as the analyzer reads it back from its file store."""
+    if isinstance(simulated, Training):
+        simulated = simulate(simulated)
+    with tempfile.TemporaryDirectory() as folder:
+        store = simulated.write_store(Path(folder))
+        run = build_run(open_source(str(store)).read(Selection()))
+    assert run is not None
+    return run
+
+
+@dataclass(frozen=True)
+class R:
+    """One row of a step table; times in ns, phases as name -> (first, busy, count)."""
+
+    start: int
+    end: int
+    step: int = 0
+    rank: int = 0
+    flags: int = 0
+    item: tuple[int, int] = (-1, -1)
+    loader: int = 0
+    worker: int = -1
+    phases: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+
+
+def run_from(
+    rows: Sequence[R],
+    start: int,
+    end: int,
+    *,
+    scopes: Sequence[Scope] = (),
+    loaders: Sequence[Loader] = (),
+    bounds: Mapping[int, tuple[int, int]] | None = None,
+    spans: Sequence[S] = (),
+    ended: str = "exit",
+) -> Run:
+    """Return a run with this step table; spans called `step` become its detail by their `grademl.step`."""
+    rows = sorted(rows, key=lambda row: (row.rank, row.start))
+    names = sorted({name for row in rows for name in row.phases})
+
+    def ints(values: Sequence[int]) -> Any:
+        return np.array(values, dtype=np.int64)
+
+    def phase(part: int) -> dict[str, Any]:
+        return {name: ints([row.phases.get(name, (0, 0, 0))[part] for row in rows]) for name in names}
+
+    steps = StepTable(
+        rank=ints([row.rank for row in rows]),
+        step=ints([row.step for row in rows]),
+        start=ints([row.start for row in rows]),
+        end=ints([row.end for row in rows]),
+        micro=ints([1] * len(rows)),
+        flags=ints([row.flags for row in rows]),
+        window=ints([0] * len(rows)),
+        item_pass=ints([row.item[0] for row in rows]),
+        item_batch=ints([row.item[1] for row in rows]),
+        item_loader=ints([row.loader for row in rows]),
+        item_worker=ints([row.worker for row in rows]),
+        first=phase(0),
+        busy=phase(1),
+        count=phase(2),
+    )
+    if bounds is None:
+        bounds = dict.fromkeys(sorted({row.rank for row in rows} or {0}), (start, end))
+    cols = columns(spans)
+    details = {
+        (int(span.resource.get(semconv.RANK, 0)), int(span.attributes[semconv.STEP_NUMBER]), span.start): ix
+        for ix, span in enumerate(spans)
+        if span.name == semconv.STEP
+    }
+    return Run(
+        run_id="0" * 32,
+        attempt=0,
+        script="train.py",
+        device="cpu",
+        ranks=sorted(bounds),
+        start=start,
+        end=end,
+        rank_bounds=dict(bounds),
+        scopes=sorted(scopes, key=lambda scope: (scope.rank, scope.start)),
+        run_spans={},
+        loaders={loader.loader_id: loader for loader in loaders},
+        steps=steps,
+        step_spans=details,
+        spans=cols,
+        span_ixs=np.arange(len(cols), dtype=np.int64),
+        completeness=Completeness(
+            ended=[HowEnded(rank, ended, None, high) for rank, (_, high) in bounds.items()]
+        ),
     )
