@@ -16,8 +16,10 @@ import os
 import threading
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from itertools import count
+from statistics import median_low
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
@@ -27,7 +29,9 @@ from grademl_otel.steps import EVALUATION, TRAIN, LoaderFacts, StepMachine, Tota
 
 MAIN_LANE: Final = "main"
 MEASURE_EVERY: Final = 64
-"""The tracer's own time is measured in one row of so many."""
+"""The tracer's own time is measured in one row of so many, and stands for the rows between."""
+MEASURED_FIRST: Final = 8
+"""Rows at the start in which it is always measured; and so many measurements are kept."""
 _TICK_NS: Final = 1_000_000_000
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in semconv.STEP_DURATION_BOUNDS_S)
 
@@ -105,6 +109,9 @@ class Recorder:
         self.measuring = True
         """Hooks are to call `spent` when they are done: this row is one of those in which that is counted."""
         self._cost = 0
+        # The median of several, because a hook that was interrupted by another process seems to cost its time.
+        self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
+        self._typical_cost = 0
         self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
         self._attach(writer)
 
@@ -203,10 +210,14 @@ class Recorder:
 
     def _housekeep(self, now: int) -> None:
         if self.measuring:
-            # What one row costs stands for all until the next is measured; the first one pays for start-up.
-            self._acc[marks.ACC_COST_NS] += self._cost * (1 if self._rows == 1 else MEASURE_EVERY)
+            self._acc[marks.ACC_COST_NS] += self._cost
+            if self._rows > 1:  # the first row pays for start-up, and is like no other
+                self._measured.append(self._cost)
+                self._typical_cost = median_low(self._measured)
             self._cost = 0
-        self.measuring = self._rows % MEASURE_EVERY == 1
+        else:
+            self._acc[marks.ACC_COST_NS] += self._typical_cost
+        self.measuring = self._rows < MEASURED_FIRST or self._rows % MEASURE_EVERY == 1
         self._writer.set_accumulators(self._acc)
         if now - self._ticked > _TICK_NS:
             self._ticked = now

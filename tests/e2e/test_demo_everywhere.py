@@ -26,12 +26,13 @@ from tests.support.rawspans import RawSpan, read_jaeger, read_lines
 
 pytestmark = pytest.mark.real
 
-EPOCHS, STEPS, BATCH, WORKERS = 2, 15, 8, 2
+EPOCHS, STEPS, BATCH, WORKERS = 2, 15, 4, 2
+DECODE_MS = 80
 HELD_OUT_BATCHES = 4  # as the script has it
 EVALUATIONS = EPOCHS + 1  # after each epoch, and of the best network at the end
 ARGUMENTS = [
     *("--epochs", str(EPOCHS), "--steps", str(STEPS), "--batch-size", str(BATCH), "--workers", str(WORKERS)),
-    *("--decode-ms", "25"),
+    *("--decode-ms", str(DECODE_MS)),
 ]
 TRAINED = EPOCHS * STEPS
 EVALUATED = EVALUATIONS * HELD_OUT_BATCHES
@@ -220,7 +221,7 @@ def test_a_workers_fetch_carries_the_item_of_the_wait_that_it_ends(recorded: Rec
             f"loader1-worker-{k}" for k in range(WORKERS)
         }
         assert fetch.end <= waits[item].end
-        assert fetch.end - fetch.start >= BATCH * 25_000_000  # the script sleeps that long for each image
+        assert fetch.end - fetch.start >= BATCH * DECODE_MS * 1_000_000  # the script sleeps as long
 
 
 def test_attributes_keep_their_types(recorded: Recorded) -> None:
@@ -339,9 +340,9 @@ def test_grademl_finds_the_run_complete(recorded: Recorded) -> None:
 
 def test_the_verdict_names_the_loader(recorded: Recorded) -> None:
     answer = recorded.of_run("report")
-    assert answer["findings"][0]["id"] == "input.loader"
+    assert [f["id"] for f in answer["findings"]][:1] == ["input.loader"], answer["abstained"]
     assert answer["findings"][0]["severity"] == "critical"
-    # Two workers, each 8 images of 25 ms, make a batch every 100 ms; the network needs a fraction of that.
+    # Two workers, each 4 images of 80 ms, make a batch every 160 ms; the network needs a fraction of that.
     by_phase = {entry["phase"]: entry for entry in answer["lane_budget"]}
     assert by_phase["data.wait"]["per_step_ns"]["p50"] > by_phase["forward"]["per_step_ns"]["p50"]
     on_path = {entry["key"]: entry["path_ns"] for entry in answer["summary"]}
@@ -357,7 +358,7 @@ def test_python_says_the_same(recorded: Recorded) -> None:
     document = analyzers.report(recorded.source, run=recorded.run_id)
     assert document.source.run == recorded.run_id
     assert document.path.total_ns == document.window.wall_ns
-    assert document.findings[0].id == "input.loader"
+    assert [finding.id for finding in document.findings][:1] == ["input.loader"]
     graph = analyzers.graph(recorded.source, run=recorded.run_id)
     assert {data["phase"] for _, data in graph.nodes(data=True)} >= {"data.fetch", "forward", "backward"}
     assert any(data["kind"] == "queue" for _, _, data in graph.edges(data=True))
