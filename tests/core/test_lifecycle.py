@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a run starts, what it says of itself, how it ends, and what a fork makes of it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from grademl_otel import marks, semconv
+from grademl_otel.config import Destination, Settings
+from grademl_otel.lifecycle import Session
+from grademl_otel.marks import RunInfo
+from tests.support import training
+from tests.support.listwriter import ListTransport, ListWriter
+
+RUN_ID = "0123456789abcdef0123456789abcdef"
+SAVE = semconv.PHASE_INDEX[semconv.CHECKPOINT_SAVE]
+
+
+class Opened:
+    """What the session asked for when it opened its ring."""
+
+    def __init__(self) -> None:
+        self.writer = ListWriter()
+        self.transport = ListTransport()
+        self.calls: list[tuple[Settings, Destination, Any]] = []
+
+    def __call__(self, settings: Settings, destination: Destination, provider: Any) -> tuple[ListWriter, Any]:
+        self.calls.append((settings, destination, provider))
+        return self.writer, self.transport
+
+    @property
+    def info(self) -> RunInfo:
+        (mark,) = self.writer.of_kind(marks.RUN_INFO)
+        return RunInfo.from_json(self.writer.strings[mark.x])
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("OTEL_", "GRADEML_", "SLURM_", "RANK", "WORLD_SIZE", "TORCHELASTIC")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GRADEML_EXPORTER", "file")
+
+
+@pytest.fixture
+def opened() -> Opened:
+    return Opened()
+
+
+@pytest.fixture
+def session(opened: Opened) -> Iterator[Session]:
+    session = Session(opened)
+    assert session.install()
+    yield session
+    atexit.unregister(session.end)
+    session.uninstall()
+
+
+def test_a_run_starts_once_at_the_first_event(session: Session, opened: Opened) -> None:
+    assert session.recorder is None
+    recorder = session.begin(training=False)
+    assert recorder is not None
+    assert session.begin(training=True) is recorder
+    assert len(opened.calls) == 1
+    (scope,) = opened.writer.of_kind(marks.SCOPE_OPEN)
+    assert marks.SCOPES[scope.y] == semconv.RUN
+    assert scope.t0 == session.loaded_at
+
+
+def test_what_a_run_says_of_itself(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADEML_RUN_ID", RUN_ID)
+    session.framework = ("torch", "2.0")
+    session.begin(training=True)
+    info = opened.info
+    assert (info.run_id, info.attempt, info.rank, info.local_rank, info.world_size) == (RUN_ID, 0, 0, 0, 1)
+    assert info.exporters == ("file",)
+    assert Path(info.store).is_absolute()
+    assert (info.traces, info.metrics) == (True, True)
+    resource = info.resource
+    assert resource[semconv.RUN_ID] == RUN_ID
+    assert resource[semconv.FRAMEWORK_NAME] == "torch"
+    assert resource["process.pid"] == os.getpid()
+    assert resource["host.name"]
+    assert resource["service.name"]
+    for key in (semconv.ATTEMPT, semconv.RANK, semconv.LOCAL_RANK, semconv.WORLD_SIZE):
+        assert type(resource[key]) is int
+    line = capsys.readouterr().err
+    assert line == f"grademl: recording run {RUN_ID} to ./grademl-runs; report: grademl\n"
+
+
+def test_a_rank_of_a_job(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    # An optimizer may be built before the process group, in which the ranks agree on the run's name.
+    assert session.begin(training=False, firm=False) is None
+    assert session.begin(training=True) is not None
+    assert (opened.info.rank, opened.info.world_size) == (1, 2)
+    assert capsys.readouterr().err == ""  # only rank 0 speaks
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_SDK_DISABLED", "true"),
+        ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "grademl_torch"),
+        ("GRADEML_EXPORTER", "none"),
+        ("GRADEML_RELAY", "1"),
+    ],
+)
+def test_nothing_is_installed_against_the_users_will(
+    name: str, value: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    session = Session(opened)
+    assert not session.install()
+    assert session.begin(training=True) is None
+    assert opened.calls == []
+
+
+def test_no_traces_and_no_metrics_is_no_run(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    assert session.begin(training=True) is None
+    assert session.begin(training=True) is None
+    assert opened.calls == []
+
+
+def test_a_loader_worker_never_has_a_run(session: Session, opened: Opened) -> None:
+    session.in_worker = True
+    assert session.begin(training=True) is None
+    session.early(SAVE, 1, 2, 3)
+    assert opened.calls == []
+
+
+def test_a_ring_that_cannot_be_opened_costs_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError("no space")
+
+    session = Session(fail)
+    session.install()
+    assert session.begin(training=True) is None
+    assert session.begin(training=True) is None
+    assert capsys.readouterr().err == "grademl: nothing is recorded: OSError: no space\n"
+
+
+def test_a_checkpoint_loaded_before_the_run_is_part_of_it(session: Session, opened: Opened) -> None:
+    session.early(SAVE, 100, 200, 4096)
+    session.begin(training=True)
+    (save,) = opened.writer.phases(semconv.CHECKPOINT_SAVE)
+    assert (save.t0, save.t1, save.row, save.y) == (100, 200, 0, 4096)
+
+
+def test_an_orderly_end(session: Session, opened: Opened) -> None:
+    session.device = lambda: "cpu"
+    session.begin(training=True)
+    session.end()
+    session.end()
+    assert session.recorder is None
+    (close,) = opened.writer.of_kind(marks.SCOPE_CLOSE)
+    assert opened.writer.marks[-1] is close
+    assert (close.x, close.z) == (0, 0)
+    assert opened.transport.closed
+    (text,) = opened.writer.of_kind(marks.SCOPE_TEXT)
+    assert [opened.writer.strings[text.x], opened.writer.strings[text.y]] == [semconv.DEVICE, "cpu"]
+
+
+def test_the_end_by_an_exception(session: Session, opened: Opened) -> None:
+    shown: list[str] = []
+    before = sys.excepthook
+    sys.excepthook = lambda kind, error, traceback: shown.append(str(error))
+    try:
+        session.begin(training=True)
+        error = ValueError("diverged")
+        sys.excepthook(ValueError, error, None)
+        session.end()
+        assert shown == ["diverged"]
+        (close,) = opened.writer.of_kind(marks.SCOPE_CLOSE)
+        assert close.x == 1
+        assert opened.writer.strings[close.z] == "ValueError"
+        session.uninstall()
+        sys.excepthook(ValueError, error, None)
+        assert shown == ["diverged", "diverged"]
+    finally:
+        sys.excepthook = before
+
+
+def test_a_device_is_told_as_soon_as_steps_are_done(session: Session, opened: Opened) -> None:
+    session.device = lambda: "cpu"
+    recorder = session.begin(training=True)
+    assert recorder is not None
+    machine = recorder.here()
+    now = time.perf_counter_ns()
+    machine.begin_backward(now)
+    machine.end_backward(now, now + 1)
+    machine.finish()
+    assert opened.writer.of_kind(marks.SCOPE_TEXT)
+    assert opened.transport.ticks
+
+
+def test_a_users_own_provider_is_told_from_the_configurators(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRADEML_EXPORTER")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    provider = TracerProvider(resource=Resource({"service.name": "mine", "k": (1, 2)}))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+    session.note_provider(provider)
+    assert session._provider_in_place() == (provider, False)
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    assert session._provider_in_place() == (provider, True)
+    session.begin(training=True)
+    (_, destination, taken) = opened.calls[0]
+    assert destination.through_provider
+    assert taken is provider
+    assert opened.info.resource["service.name"] == "mine"
+    assert opened.info.resource["k"] == [1, 2]
+
+
+def test_threads_that_begin_together_make_one_run(session: Session, opened: Opened) -> None:
+    barrier = threading.Barrier(8)
+    got = []
+
+    def begin() -> None:
+        barrier.wait()
+        got.append(session.begin(training=True))
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened.calls) == 1
+    assert session.recorder is not None
+    assert set(got) <= {session.recorder, None}
+
+
+def _in_child(check: Callable[[], bool]) -> int:
+    """Fork, run ``check`` in the child, and return 0 when it was true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if check() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_a_run_only_when_it_trains(session: Session, opened: Opened) -> None:
+    recorder = session.begin(training=True)
+    written = len(opened.writer.marks)
+
+    def check() -> bool:
+        session.after_fork()
+        silent = session.recorder is None and opened.transport.abandoned
+        session.early(SAVE, 1, 2, 3)
+        none = session.begin(training=False) is None
+        own = session.begin(training=True)
+        return silent and none and own is not None and own is not recorder and len(opened.calls) == 2
+
+    assert _in_child(check) == 0
+    assert len(opened.writer.marks) == written
+    assert session.recorder is recorder
+
+
+# --- Whole processes -------------------------------------------------------------------------------------
+
+
+def _python(folder: Path, code: str, *, instrumented: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    if instrumented:
+        command.insert(0, str(training.BIN / "opentelemetry-instrument"))
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=training.clean_environ(folder, {"GRADEML_RING_DIR": str(folder / "rings")}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_importing_the_package_imports_no_framework_and_no_analyzer(tmp_path: Path) -> None:
+    code = (
+        "import sys, grademl_otel, grademl_otel.lifecycle, grademl_otel.hooks\n"
+        "import grademl_otel.instrumentations.torch, grademl_otel.resource_detectors.job\n"
+        "heavy = {'torch', 'numpy', 'networkx', 'click', 'rich', 'requests', 'grademl_otel.analyzers'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = _python(tmp_path, code, instrumented=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_a_program_without_training_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = _python(tmp_path, "import sys; print('torch' in sys.modules)")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+    assert list(tmp_path.iterdir()) == []
