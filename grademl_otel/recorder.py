@@ -19,7 +19,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from statistics import median_low
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
@@ -109,7 +108,7 @@ class Recorder:
         self.measuring = True
         """Hooks are to call `spent` when they are done: this row is one of those in which that is counted."""
         self._cost = 0
-        # The median of several, because a hook that was interrupted by another process seems to cost its time.
+        # Median of several: a hook that another process interrupts seems to cost that process' time.
         self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
         self._typical_cost = 0
         self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
@@ -213,7 +212,7 @@ class Recorder:
             self._acc[marks.ACC_COST_NS] += self._cost
             if self._rows > 1:  # the first row pays for start-up, and is like no other
                 self._measured.append(self._cost)
-                self._typical_cost = median_low(self._measured)
+                self._typical_cost = sorted(self._measured)[(len(self._measured) - 1) // 2]
             self._cost = 0
         else:
             self._acc[marks.ACC_COST_NS] += self._typical_cost
