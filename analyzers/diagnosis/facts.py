@@ -42,6 +42,11 @@ class LoaderFacts:
 
     workers: int
     """0 when batches are made inside `data.wait`."""
+    n: int
+    """Steps looked at: the first batch of each pass is left out, it waits for the workers to start."""
+    step_ns: float
+    wait_ns: float
+    """Mean time of these steps, and of the waiting in them."""
     make_ns: float
     """Mean time to make the batches of one step (fetch and collate), in ns of one worker."""
     batch_p50_ns: float
@@ -52,8 +57,19 @@ class LoaderFacts:
     """Steps in which the batch was not ready when the main thread asked for it."""
     n_asked: int
     """Steps for which that can be told: one wait, one batch."""
+    unready_share: float
+    """Part of the waiting that was over when the batch was ready; the rest is handing it over."""
     busy_share: float
     """Part of the workers' time in which they were making batches, 0 to 1."""
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait_ns / self.step_ns if self.step_ns else 0.0
+
+    @property
+    def compute_ns(self) -> float:
+        """Mean time of a step without the waiting: how often it needs a batch."""
+        return max(0.0, self.step_ns - self.wait_ns)
 
     @property
     def empty_share(self) -> float:
@@ -73,7 +89,6 @@ def step_facts(run: Run, rank: int) -> StepFacts | None:
 def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
     """Return what the training loader did in ``rank``'s steady steps.
 
-    The first batch of each pass is left out: it waits for the workers to start, which is another cause.
     None when no step consumed a batch of a loader, or no making of a batch was recorded.
     """
     rows = _steady_rows(run, rank)
@@ -91,15 +106,20 @@ def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
         return None
     loader = run.loaders.get(loader_id)
     workers = loader.workers if loader is not None else int(rows.item_worker.max()) + 1
-    empty, asked = _queue(rows, zeros) if workers else (0, 0)
-    wall = int((rows.end - rows.start)[known].sum()) * max(1, workers)
+    queue = _queue(rows)
+    step, wait = rows.end - rows.start, rows.busy.get(sc.DATA_WAIT, zeros)
+    wall = int(step[known].sum()) * max(1, workers)
     return LoaderFacts(
         workers=workers,
+        n=len(rows),
+        step_ns=float(step.mean()),
+        wait_ns=float(wait.mean()),
         make_ns=float(made[known].mean()),
         batch_p50_ns=float(np.median(made[known] / batches[known])),
         n_made=int(known.sum()),
-        empty=empty,
-        n_asked=asked,
+        empty=int(np.count_nonzero(queue.late)),
+        n_asked=len(queue.late),
+        unready_share=int(np.minimum(queue.late, queue.wait).sum()) / max(1, int(queue.wait.sum())),
         busy_share=min(1.0, int(made[known].sum()) / wall) if wall else 0.0,
     )
 
@@ -110,16 +130,23 @@ def _steady_rows(run: Run, rank: int) -> StepTable:
     return run.steps.where(steady)
 
 
-def _queue(rows: StepTable, zeros: IntArray) -> tuple[int, int]:
-    """Return in how many steps the batch was not ready when asked for, and for how many that can be told."""
-    one = np.ones(len(rows), dtype=bool)
-    ready = np.zeros_like(zeros)
+@dataclass(frozen=True)
+class _Queue:
+    """Of each step with one wait for one batch, in ns: how long it waited, and how late the batch was."""
+
+    wait: IntArray
+    late: IntArray
+    """From the asking to the end of the making; 0 when the batch was there."""
+
+
+def _queue(rows: StepTable) -> _Queue:
+    zeros: IntArray = np.zeros(len(rows), dtype=np.int64)
+    one = rows.count.get(sc.DATA_WAIT, zeros) == 1
+    ready = zeros
     for phase in sc.WORKER_PHASES:
         count = rows.count.get(phase, zeros)
         one &= count == 1 if phase == sc.DATA_FETCH else count <= 1
-        ready = np.where(
-            count == 1, np.maximum(ready, rows.first.get(phase, zeros) + rows.busy.get(phase, zeros)), ready
-        )
-    one &= rows.count.get(sc.DATA_WAIT, zeros) == 1
-    asked = rows.first.get(sc.DATA_WAIT, zeros)
-    return int(np.count_nonzero(one & (ready > asked))), int(np.count_nonzero(one))
+        end = rows.first.get(phase, zeros) + rows.busy.get(phase, zeros)
+        ready = np.where(count == 1, np.maximum(ready, end), ready)
+    late = np.maximum(ready - rows.first.get(sc.DATA_WAIT, zeros), 0)
+    return _Queue(rows.busy.get(sc.DATA_WAIT, zeros)[one], late[one])

@@ -4,10 +4,13 @@
 Form (a), no workers: batches are made in the main thread, so all of `data.wait` is lost to the step.
 Form (b), workers: the batch was not ready when asked for in half of the steps, and the workers were busy.
 In-order delivery lets W workers that run in step hand over W batches at once, so that only every W-th step
-waits; the limit for W > 1 is therefore 0.8 / W where that is less than a half.
+waits; the limit for W > 1 is therefore 0.8 / W where that is less than a half. Where the loader is late now
+and then only, the finding is a warning at most.
 
+Either needs the batch to be what was waited for: at least 80 % of the waiting was over when it was ready.
 The wait counts only while the device is idle. On a CPU-only run it is: the thread that waits is the device.
-Elsewhere that needs events of the device, and the rule abstains.
+Elsewhere that needs events of the device, and the rule abstains. The first batch of a pass waits for the
+workers to start, which is another cause, and is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.facts import LoaderFacts, StepFacts, loader_facts, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
-    CRITICAL,
     CRITICAL_SHARE,
     WARN_SHARE,
+    WARNING,
     Abstained,
     Evidence,
     Finding,
@@ -37,6 +40,10 @@ from grademl_otel.analyzers.units import milliseconds, percent
 RULE: Final = "input.loader"
 BUSY_SHARE: Final = 0.8
 """Workers that make batches for less of their time than this are not the limit."""
+SATURATED_SHARE: Final = 0.95
+"""Workers busy for at least this part never had to stop for a full queue: they set the pace."""
+COVERED_SHARE: Final = 0.8
+"""Part of the waiting that the evidence must cover for a cause to be named."""
 MANY_WORKERS: Final = 16
 """Above this, making a batch cheaper is the first advice and more workers the second."""
 
@@ -57,23 +64,22 @@ def judge(run: Run) -> Judgement:
             hit.append((steps, loader))
     if not hit:
         return Judgement([], list(abstained.values()))
-    steps, loader = max(hit, key=lambda pair: pair[0].wait_share)
-    severity = severity_of(steps.wait_share, steps.n) or CRITICAL
-    gain = _gain(steps, loader)
+    steps, loader = max(hit, key=lambda pair: pair[1].wait_share)
+    severity = _severity(loader)
     finding = Finding(
         id=RULE,
         severity=severity,
         where=Where(sorted(pair[0].rank for pair in hit)),
         evidence=_evidence(steps, loader),
-        fix=_fixes(steps, loader),
-        gain=gain,
+        fix=_fixes(loader),
+        gain=_gain(steps, loader),
     )
-    return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, _sentences(steps, loader)))
+    return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, _sentences(loader)))
 
 
 def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained | None:
     """Return why the wait of ``steps`` may not be held against the loader; None when it may."""
-    waited = f"data.wait is {percent(steps.wait_share)} of the step"
+    waited = f"waiting for data takes {percent(steps.wait_share)} of the step"
     if not on_cpu(run):
         return Abstained(
             RULE,
@@ -86,28 +92,45 @@ def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained 
             f"{waited}, but what the main thread waited for is not recorded",
             "feed the model from a torch.utils.data.DataLoader, whose workers are recorded",
         )
+    if severity_of(loader.wait_share, loader.n) is None:
+        return Abstained(
+            RULE,
+            f"{waited}, most of it for the first batch of each pass, while the workers start",
+            "compare with DataLoader(persistent_workers=True), which keeps them",
+        )
     if not loader.workers:
         return None
     if not loader.n_asked:
+        # Steps of several batches have sums in the table, which do not tell one wait from the other.
+        if loader.busy_share >= SATURATED_SHARE:
+            return None
         return Abstained(
             RULE,
-            f"{waited}, but steps that take several batches do not tell whether the queue was empty",
+            f"{waited}, but steps that take several batches do not tell whether the queue was empty,"
+            f" and the workers were busy only {percent(loader.busy_share)} of the time",
             "record some steps with one batch a step",
         )
-    if loader.busy_share < BUSY_SHARE:
+    if loader.unready_share < COVERED_SHARE:
         return Abstained(
             RULE,
-            f"{waited}, yet the {loader.workers} workers were busy {percent(loader.busy_share)} of the time:"
-            " something between workers and trainer holds the batches up",
-            "look at what runs in the main process beside training (pin_memory, sending large batches)",
-        )
-    if loader.empty_share < empty_limit(loader.workers):
-        return Abstained(
-            RULE,
-            f"{waited}, but the queue was empty in only {loader.empty:,} of {loader.n_asked:,} steps",
-            "look at single slow batches: grademl critical-path --by section",
+            f"{waited}, but in {percent(1 - loader.unready_share)} of it the batch was ready:"
+            " handing it over to the trainer is what takes time",
+            "look at what runs in the main process beside training (pin_memory, receiving large batches)",
         )
     return None
+
+
+def _severity(loader: LoaderFacts) -> str:
+    """Return how bad it is: a loader that is late now and then is no critical matter."""
+    severity = severity_of(loader.wait_share, loader.n) or WARNING
+    return WARNING if _now_and_then(loader) else severity
+
+
+def _now_and_then(loader: LoaderFacts) -> bool:
+    """Whether batches were late in few of the steps, or the workers had time to spare."""
+    if not loader.workers or not loader.n_asked:
+        return False
+    return loader.empty_share < empty_limit(loader.workers) or loader.busy_share < BUSY_SHARE
 
 
 def on_cpu(run: Run) -> bool:
@@ -121,71 +144,82 @@ def empty_limit(workers: int) -> float:
 
 
 def _evidence(steps: StepFacts, loader: LoaderFacts) -> list[Evidence]:
-    limit = (
-        CRITICAL_SHARE if steps.n >= CONFIDENT_STEPS and steps.wait_share >= CRITICAL_SHARE else WARN_SHARE
-    )
-    evidence = [Evidence("data.wait.share", steps.wait_share, limit, "1", steps.n)]
-    if loader.workers:
+    confident = loader.n >= CONFIDENT_STEPS and loader.wait_share >= CRITICAL_SHARE
+    evidence = [
+        Evidence(
+            "data.wait.share", loader.wait_share, CRITICAL_SHARE if confident else WARN_SHARE, "1", loader.n
+        )
+    ]
+    if loader.workers and loader.n_asked:
+        limit = empty_limit(loader.workers)
         evidence += [
-            Evidence(
-                "queue.empty.share", loader.empty_share, empty_limit(loader.workers), "1", loader.n_asked
-            ),
-            Evidence("workers.busy.share", loader.busy_share, BUSY_SHARE, "1", loader.n_made),
+            Evidence("queue.empty.share", loader.empty_share, limit, "1", loader.n_asked),
+            Evidence("batch.unready.share", loader.unready_share, COVERED_SHARE, "1", loader.n_asked),
         ]
+    if loader.workers:
+        busy_limit = BUSY_SHARE if loader.n_asked else SATURATED_SHARE
+        evidence.append(Evidence("workers.busy.share", loader.busy_share, busy_limit, "1", loader.n_made))
     return [
         *evidence,
         Evidence("batch.make.p50", loader.batch_p50_ns, None, "ns", loader.n_made),
-        Evidence("device.idle_in_wait.share", 1.0, 0.8, "1", steps.n),
+        Evidence("device.idle_in_wait.share", 1.0, COVERED_SHARE, "1", steps.n),
         Evidence("loader.workers", float(loader.workers), None, "{worker}", steps.n),
     ]
 
 
-def needed_workers(steps: StepFacts, loader: LoaderFacts) -> int:
+def needed_workers(loader: LoaderFacts) -> int:
     """Return the least number of workers that make a step's batches while the rest of it runs."""
-    compute = steps.step_ns - steps.wait_ns
-    return max(loader.workers + 1, ceil(loader.make_ns / compute) if compute > 0 else MANY_WORKERS)
+    needed = ceil(loader.make_ns / loader.compute_ns) if loader.compute_ns else MANY_WORKERS
+    return max(loader.workers + 1, needed)
 
 
 def _gain(steps: StepFacts, loader: LoaderFacts) -> Gain:
     """Return the closed-form bound T = max(C, L / W') for the workers advised: overlap without friction."""
-    compute = steps.step_ns - steps.wait_ns
-    workers = min(needed_workers(steps, loader), MANY_WORKERS)
-    made = loader.make_ns / max(workers, loader.workers + 1)
-    fraction = max(0.0, 1.0 - max(compute, made) / steps.step_ns)
-    return Gain(fraction, (0.0, fraction), "bound", steps.busiest if compute >= made else sc.DATA_FETCH)
+    workers = max(min(needed_workers(loader), MANY_WORKERS), loader.workers + 1)
+    made = loader.make_ns / workers
+    fraction = max(0.0, 1.0 - max(loader.compute_ns, made) / loader.step_ns)
+    next_limit = steps.busiest if loader.compute_ns >= made else sc.DATA_FETCH
+    return Gain(fraction, (0.0, fraction), "bound", next_limit)
 
 
-def _fixes(steps: StepFacts, loader: LoaderFacts) -> list[str]:
-    compute = steps.step_ns - steps.wait_ns
-    needed = needed_workers(steps, loader)
+def _fixes(loader: LoaderFacts) -> list[str]:
+    needed = needed_workers(loader)
     extra = needed - loader.workers
     cores = f"needs {extra} free core{'s' * (extra > 1)}; how many there are is not recorded"
-    more = f"DataLoader(num_workers={min(needed, MANY_WORKERS)}), now {loader.workers} ({cores})"
+    more = f"DataLoader(num_workers={needed}), now {loader.workers} ({cores})"
     if needed > MANY_WORKERS:
         more = (
             f"more workers alone would take {needed} of them; up to the number of free cores, each one helps"
             f" (num_workers is {loader.workers})"
         )
     how = "decode or resize once and store the result, cache, read larger files"
-    cheaper = f"make a batch cheaper ({milliseconds(loader.make_ns)} now): {how}"
-    if loader.workers:  # only then does the next batch have the rest of the step to get ready in
-        keeps_up = milliseconds(compute * loader.workers)
-        cheaper = f"make a batch cheaper, from {milliseconds(loader.make_ns)} to under {keeps_up}: {how}"
+    takes, keeps_up = milliseconds(loader.make_ns), milliseconds(loader.compute_ns * loader.workers)
+    if not loader.workers:  # nothing overlaps, so that any saving counts
+        cheaper = f"make a batch cheaper ({takes} now): {how}"
+    elif loader.make_ns > loader.compute_ns * loader.workers:
+        cheaper = f"make a batch cheaper, from {takes} to under {keeps_up}: {how}"
+    else:
+        cheaper = f"make the slow batches cheaper (the mean of {takes} is enough, under {keeps_up}): {how}"
     return [more, cheaper] if needed <= MANY_WORKERS else [cheaper, more]
 
 
-def _sentences(steps: StepFacts, loader: LoaderFacts) -> list[str]:
-    share = percent(steps.wait_share)
-    compute = milliseconds(steps.step_ns - steps.wait_ns)
+def _sentences(loader: LoaderFacts) -> list[str]:
+    share = percent(loader.wait_share)
+    limit = f"The trainer waits for data {share} of each step. The loader is the limit, not the computation."
     if not loader.workers:
         return [
-            f"The trainer waits for data {share} of each step. The loader is the limit, not the computation.",
-            f"DataLoader num_workers=0 makes batches in the main thread: {milliseconds(steps.wait_ns)} of a"
-            f" {milliseconds(steps.step_ns)} step, while nothing is computed.",
+            limit,
+            f"DataLoader num_workers=0 makes batches in the main thread: {milliseconds(loader.wait_ns)} of a"
+            f" {milliseconds(loader.step_ns)} step, while nothing is computed.",
         ]
+    if _now_and_then(loader):
+        limit = (
+            f"The trainer waits for data {share} of each step:"
+            f" the loader is late in {loader.empty:,} of {loader.n_asked:,} steps."
+        )
     pace = milliseconds(loader.make_ns / loader.workers)
     return [
-        f"The trainer waits for data {share} of each step. The loader is the limit, not the computation.",
+        limit,
         f"DataLoader num_workers={loader.workers} makes a batch every {pace};"
-        f" a step needs one every {compute}.",
+        f" a step needs one every {milliseconds(loader.compute_ns)}.",
     ]

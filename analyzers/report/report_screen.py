@@ -110,6 +110,8 @@ def _step(step: StepInfo) -> Group:
 def _in_words(evidence: Evidence) -> str:
     if evidence.signal == "queue.empty.share":
         return f"queue empty at next() in {round(evidence.value * evidence.n):,} of {evidence.n:,} steps"
+    if evidence.signal == "batch.unready.share":
+        return f"{percent(evidence.value)} of the wait was for batches not yet made"
     if evidence.signal == "workers.busy.share":
         return f"workers busy {percent(evidence.value)}"
     if evidence.signal == "batch.make.p50":

@@ -37,7 +37,7 @@ def screen(
 
 
 def golden(name: str, text: str) -> None:
-    """Compare with a file of the repository; ``GRADEML_WRITE_GOLDEN=1`` writes it, to be read and committed."""
+    """Compare with a file of the repository; ``GRADEML_WRITE_GOLDEN=1`` writes it, to be read first."""
     path = DATA / name
     if os.environ.get("GRADEML_WRITE_GOLDEN") == "1":
         path.write_text(text)
