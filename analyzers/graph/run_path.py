@@ -188,8 +188,9 @@ class _Walk:
         if not found.knows_before(item):
             # The worker may have been busy since the put, with something that was not recorded.
             phase, kind = semconv.DATA_FETCH, UNEXPLAINED
-        cursor, _ = self._emit_item(item, phase, kind, put, cursor, _QUEUE, -1)
-        return _Place(cursor, _QUEUE_INFERRED if opening else _QUEUE)
+        edge = _QUEUE_INFERRED if opening else _QUEUE
+        cursor, _ = self._emit_item(item, phase, kind, put, cursor, edge, -1)
+        return _Place(cursor, edge)
 
     def _put(self, item: int, started: int) -> tuple[int | None, bool]:
         """Return when the index of ``item`` was put, and whether that was when the pass began.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A path by key: how much of it each phase, rank, lane or operation is, and how much blocked a main lane."""
+"""A path by phase: how much of it each is, how long each took in all, and how much blocked a main lane."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +11,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
 from grademl_otel.analyzers.graph.main_lane import NAMES
-from grademl_otel.analyzers.graph.path import Path, Section
+from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.tree import SpanTree
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
@@ -23,7 +22,7 @@ _MOST_SPANS_FOR_DRAG: Final = 2_000
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One key of a path; None where a number is not defined, never 0 in its place."""
+    """One phase (or operation); None where a number is not defined, never 0 in its place. Times in ns."""
 
     key: str
     path_ns: int
@@ -35,79 +34,66 @@ class SummaryRow:
     slack_ns: int | None
     """How much longer it could take before the whole takes longer."""
     drag_ns: int | None
-    """How much shorter the whole would be without it."""
+    """How much shorter the whole would be without its part of the path."""
 
 
-KEYS: Final[dict[str, Callable[[Section], str]]] = {
-    "phase": lambda section: section.phase,
-    "operation": lambda section: section.phase,
-    "rank": lambda section: "" if section.rank is None else str(section.rank),
-    "lane": lambda section: section.lane,
-}
-"""What a path may be summed by."""
+def run_summary(run: Run, path: Path) -> list[SummaryRow]:
+    """Return ``path`` of ``run`` by phase, the longest first, with the phases that ran beside the path last.
 
-
-def run_summary(run: Run, path: Path, by: str = "phase") -> list[SummaryRow]:
-    """Return ``path`` of ``run`` by key, the longest first.
-
-    By phase, a row tells as well how long the phase took in all lanes and how long main lanes were blocked on
-    it: for a phase of loader workers the waits during which the worker of the awaited item was in it, for a
-    wait itself all of it. Slack and drag of a run need a replay and are None.
+    The total of a phase is over all lanes; within one lane the innermost phase counts. Blocked is, for a
+    phase of loader workers, the part of the waits during which the worker of the awaited batch was in it; for
+    a wait all of it. Slack and drag of a run need a replay and are None.
     """
-    totals: dict[str, int] = {}
-    blocked: dict[str, int] = {}
-    if by in ("phase", "operation"):
-        found = activities(run)
-        totals, blocked = _totals(found), _blocked(found)
-    on_path = _by_key(path, by)
+    found = activities(run)
+    totals, blocked = _totals(found), _blocked(found)
+    on_path = _by_phase(path)
+    beside = [(phase, 0) for phase in semconv.PHASES if phase in totals and phase not in dict(on_path)]
+    beside.sort(key=lambda entry: -totals[entry[0]])
     return [
         SummaryRow(
-            key=key,
+            key=phase,
             path_ns=ns,
-            path_share=ns / path.total_ns,
-            blocked_ns=blocked.get(key),
-            total_ns=totals.get(key),
+            path_share=ns / path.total_ns if ns else 0.0,
+            blocked_ns=blocked.get(phase),
+            total_ns=totals.get(phase),
             slack_ns=None,
             drag_ns=None,
         )
-        for key, ns in on_path
+        for phase, ns in on_path + beside
     ]
 
 
-def tree_summary(spans: SpanColumns, root_ix: int, path: Path, by: str = "operation") -> list[SummaryRow]:
-    """Return ``path`` of the tree under ``root_ix`` by key, the longest first.
+def tree_summary(spans: SpanColumns, root_ix: int, path: Path) -> list[SummaryRow]:
+    """Return ``path`` of the tree under ``root_ix`` by operation, the longest first.
 
-    The drag is given where one span alone holds the key's part of the path, in trees of up to 2,000 spans.
+    The drag is given where one span alone holds the operation's part of the path, in trees of up to 2,000
+    spans.
     """
     tree = SpanTree(spans)
     below = _below(tree, root_ix)
     totals: dict[str, int] = {}
-    if by in ("phase", "operation"):
-        for ix in below:
-            name = spans.name(ix)
-            totals[name] = totals.get(name, 0) + max(0, int(spans.end[ix] - spans.start[ix]))
-    key_of = KEYS[by]
+    for ix in below:
+        name = spans.name(ix)
+        totals[name] = totals.get(name, 0) + max(0, int(spans.end[ix] - spans.start[ix]))
     holders: dict[str, set[int]] = {}
     for section in path.sections:
         if section.span_ix is not None:
-            holders.setdefault(key_of(section), set()).add(section.span_ix)
+            holders.setdefault(section.phase, set()).add(section.span_ix)
     rows = []
-    for key, ns in _by_key(path, by):
-        holder = holders.get(key, set())
+    for phase, ns in _by_phase(path):
+        holder = holders.get(phase, set())
         drag = None
         if len(holder) == 1 and len(below) <= _MOST_SPANS_FOR_DRAG:
             (ix,) = holder
-            length = max(0, int(spans.end[ix] - spans.start[ix]))
-            drag = path.total_ns - shortened_total(spans, root_ix, ix, length, tree)
-        rows.append(SummaryRow(key, ns, ns / path.total_ns, None, totals.get(key), None, drag))
+            drag = path.total_ns - shortened_total(spans, root_ix, ix, ns, tree)
+        rows.append(SummaryRow(phase, ns, ns / path.total_ns, None, totals.get(phase), None, drag))
     return rows
 
 
-def _by_key(path: Path, by: str) -> list[tuple[str, int]]:
-    key_of, sums = KEYS[by], dict[str, int]()
+def _by_phase(path: Path) -> list[tuple[str, int]]:
+    sums: dict[str, int] = {}
     for section in path.sections:
-        key = key_of(section)
-        sums[key] = sums.get(key, 0) + section.duration
+        sums[section.phase] = sums.get(section.phase, 0) + section.duration
     return sorted(sums.items(), key=lambda entry: (-entry[1], entry[0]))
 
 

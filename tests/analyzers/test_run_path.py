@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph import Path, activities, run_path, run_summary, step_path
+from grademl_otel.analyzers.graph import (
+    Path,
+    activities,
+    run_path,
+    run_summary,
+    step_path,
+    tree_path,
+    tree_summary,
+)
 from grademl_otel.analyzers.model.facts import Loader, Run, Scope
 
-from ..support.build import R, S, run_from, run_of
+from ..support.build import R, S, columns, run_from, run_of
 from ..support.synthetic import MS, Training
 
 NO_DETAIL = 70
@@ -398,6 +406,23 @@ def test_the_summary_tells_what_the_main_lane_was_blocked_on() -> None:
     assert fetch.blocked_ns == pytest.approx(blocked, rel=0.02)
     assert wait.blocked_ns == wait.total_ns
     assert (fetch.slack_ns, fetch.drag_ns) == (None, None)
-    lanes = run_summary(run, path, by="lane")
-    assert {row.key for row in lanes} == {"main", "loader-worker-0"}
-    assert {row.total_ns for row in lanes} == {None}
+
+
+def test_a_phase_beside_the_path_is_in_the_summary_with_its_total() -> None:
+    training = one_long_pass(4, fetch_ns=4 * MS)
+    run = run_of(training)
+    whole = path_of(run)
+    steady = [section for section in whole.sections if section.lane == "main"]
+    rows = {row.key: row for row in run_summary(run, replace(whole, sections=tuple(steady)))}
+    fetch = rows["data.fetch"]
+    assert (fetch.path_ns, fetch.path_share, fetch.total_ns) == (0, 0.0, 100 * training.fetch_ns)
+    assert fetch.blocked_ns == training.fetch_ns  # the first batch
+    assert list(rows)[-1] in ("data.fetch", "data.collate")
+
+
+def test_the_summary_of_a_tree_tells_what_would_be_gained_without_an_operation() -> None:
+    spans = columns([S("R", 0, 1000), S("A", 0, 400, "R"), S("X", 0, 390, "R"), S("B", 410, 900, "R")])
+    rows = {row.key: row for row in tree_summary(spans, 0, tree_path(spans, 0))}
+    assert {key: (row.path_ns, row.total_ns, row.drag_ns) for key, row in rows.items()} == {
+        "B": (490, 490, 490), "A": (400, 400, 10), "R": (110, 1000, 110),
+    }  # fmt: skip
