@@ -20,6 +20,7 @@ from grademl_otel.analyzers.report.document import (
 )
 from grademl_otel.analyzers.report.of_run import critical_path_of_run, report_of_run
 from grademl_otel.analyzers.report.of_traces import critical_path_of_traces, report_of_traces
+from grademl_otel.analyzers.report.sections import BY
 from grademl_otel.analyzers.subject import open_query, read_subject, selection_of
 
 Found = TypeVar("Found")
@@ -35,6 +36,7 @@ class Answer(Generic[Found]):
 
 def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
     """Answer `grademl report`."""
+    _check(top=top)
     about = read_subject(query)
     if about.run is None:
         document = report_of_traces(about.telemetry, about.paths(), top)
@@ -45,6 +47,7 @@ def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
 
 def critical_path(query: Query, by: str = "phase", top: int | None = None) -> Answer[CriticalPathDocument]:
     """Answer `grademl critical-path`."""
+    _check(by, top)
     about = read_subject(query)
     if about.run is None:
         document = critical_path_of_traces(about.telemetry, about.paths(), by, top)
@@ -55,6 +58,7 @@ def critical_path(query: Query, by: str = "phase", top: int | None = None) -> An
 
 def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer[list[CriticalPathDocument]]:
     """Answer `grademl critical-path --per-trace`: one document for each trace, those of runs too."""
+    _check(by, top)
     about = read_subject(query)
     documents = [critical_path_of_traces(about.telemetry, [one], by, top) for one in about.paths()]
     return Answer(documents, _broken(about.telemetry))
@@ -98,6 +102,14 @@ def graph(query: Query) -> nx.DiGraph:
     if len(paths) > 1:
         raise UsageError(f"{about.telemetry.uri}: {len(paths):,} traces match; select one with --trace")
     return path_graph(paths[0][1])
+
+
+def _check(by: str = "phase", top: int | None = None) -> None:
+    """Raise UsageError for a key or a limit that does not exist."""
+    if by not in BY:
+        raise UsageError(f"by {by!r}: a path is added up by one of {', '.join(BY)}")
+    if top is not None and top < 1:
+        raise UsageError(f"top {top}: give a number above 0")
 
 
 def _broken(telemetry: Telemetry) -> str | None:

@@ -71,12 +71,15 @@ def select_steps(run: Run, chosen: StepRange) -> Run:
         for scope in run.scopes
         if scope.rank in bounds and scope.start < bounds[scope.rank][1] and scope.end > bounds[scope.rank][0]
     ]
+    start, stop = min(start for start, _ in bounds.values()), max(stop for _, stop in bounds.values())
+    mine = run.span_ixs
     return replace(
         run,
         ranks=sorted(bounds),
-        start=min(start for start, _ in bounds.values()),
-        end=max(stop for _, stop in bounds.values()),
+        start=start,
+        end=stop,
         rank_bounds=bounds,
+        span_ixs=mine[(run.spans.end[mine] > start) & (run.spans.start[mine] < stop)],
         scopes=scopes,
         run_spans={rank: ix for rank, ix in run.run_spans.items() if rank in bounds},
         steps=table.where(inside),

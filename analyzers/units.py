@@ -8,14 +8,14 @@ _NS_PER_S = 1e9
 
 
 def milliseconds(ns: float) -> str:
-    """Return a step-sized time: 850 us, 4.2 ms, 217 ms, 12.4 s."""
+    """Return a step-sized time in about three digits: 850 us, 4.2 ms, 217 ms, 4.52 s, 12.4 s."""
     if ns < 999.5e3:
         return f"{ns / 1e3:.0f} us"
     if ns < 9.95e6:
         return f"{ns / _NS_PER_MS:.1f} ms"
-    if ns < 9_999.5e6:
+    if ns < 999.5e6:
         return f"{ns / _NS_PER_MS:.0f} ms"
-    return f"{ns / _NS_PER_S:.1f} s"
+    return f"{ns / _NS_PER_S:.2f} s" if ns < 9.995e9 else f"{ns / _NS_PER_S:,.1f} s"
 
 
 def seconds(ns: float) -> str:

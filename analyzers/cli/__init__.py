@@ -20,6 +20,8 @@ def main() -> NoReturn:
             raise
         print(f"grademl: {line}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -11,7 +11,6 @@ from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
-    BY,
     Style,
     output_options,
     selection_options,
@@ -24,6 +23,7 @@ from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.report import tables
 from grademl_otel.analyzers.report.document import CriticalPathDocument, Document, to_json, to_json_lines
+from grademl_otel.analyzers.report.sections import BY
 from grademl_otel.analyzers.report.text import render
 from grademl_otel.version import __version__
 

@@ -17,8 +17,6 @@ from grademl_otel.analyzers.sources.registry import parse_headers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-BY: Final = ("phase", "rank", "lane", "operation", "section")
-
 _SOURCE: Final = (
     click.argument("source", required=False, metavar="[SOURCE]"),
     click.option("--header", "headers", multiple=True, metavar="K=V",

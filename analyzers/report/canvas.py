@@ -20,7 +20,6 @@ from rich.text import Text
 PLAIN_WIDTH: Final = 110
 """Columns when the output is not a terminal."""
 MIN_WIDTH: Final = 40
-LABEL_WIDTH: Final = 10
 BAR_WIDTH: Final = 22
 
 
@@ -47,16 +46,16 @@ class Canvas:
             legacy_windows=False,
         )
 
-    def line(self, *parts: str | Text, label: str = "", style: str = "") -> None:
-        """Write a paragraph; with a label its lines stand in a column of their own."""
-        text = Text.assemble(*(part if isinstance(part, Text) else clean(part) for part in parts))
-        if not label:
-            self._console.print(text)
+    def line(self, text: str, label: str = "", style: str = "", indent: int = 0) -> None:
+        """Write a paragraph, its lines in one column beside the label, ``indent`` wide where that is more."""
+        indent = max(indent, len(label) + 2 if label else 0)
+        if not indent:
+            self._console.print(Text(clean(text)))
             return
         grid = Table.grid(padding=0)
-        grid.add_column(width=LABEL_WIDTH)
+        grid.add_column(width=indent)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(label, style=style), text)
+        grid.add_row(Text(label, style=style), Text(clean(text)))
         self._console.print(grid)
 
     def verbatim(self, text: str) -> None:

@@ -13,6 +13,7 @@ from grademl_otel.analyzers.report.document import (
 from grademl_otel.analyzers.units import clock, count, duration, percent
 
 _LISTED = 8
+_INDENT = len("data  ")
 
 
 def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
@@ -30,9 +31,9 @@ def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
         _data(complete), label="data", style="bold yellow" if complete.verdict == "incomplete" else ""
     )
     for reason in [*because, *warnings][:_LISTED]:
-        canvas.line(f"- {reason}", label=" ")
+        canvas.line(f"- {reason}", indent=_INDENT)
     if (more := len(because) + len(warnings) - _LISTED) > 0:
-        canvas.line(f"- and {more:,} more (--json)", label=" ")
+        canvas.line(f"- and {more:,} more (--json)", indent=_INDENT)
 
 
 def _subject(document: CriticalPathDocument) -> list[str]:

@@ -33,29 +33,22 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
     phase = "phase" if document.source.run is not None else "operation"
     canvas.tables([summary_table(phase if by == "phase" else by, shown)])
     if (more := len(document.summary) - len(shown)) > 0:
-        canvas.line(f"and {count(more, 'more key')[:-1]}s (--json)")
+        canvas.line(f"and {more:,} more (--json)")
     if by != "section" and document.path.sections:
         canvas.blank()
         canvas.tables([sections_table(document.path, SECTIONS, phase)])
 
 
 def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
-    """Return the path added up by ``by``."""
-    return table(
-        f"Critical path by {by}",
-        [(by, "left"), ("on path", "right"), ("share", "right"), ("all of it", "right"), ("", "left")],
-        [
-            (
-                entry.key,
-                seconds(entry.path_ns),
-                percent(entry.path_share),
-                "" if entry.total_ns is None else seconds(entry.total_ns),
-                bar(entry.path_share),
-            )
-            for entry in entries
-        ],
-        header=True,
-    )
+    """Return the path added up by ``by``, beside all the time of a key where that is known."""
+    totals = any(entry.total_ns is not None for entry in entries)
+    columns = [(by, "left"), ("on path", "right"), ("share", "right"), ("", "left")]
+    rows = [[e.key, seconds(e.path_ns), percent(e.path_share), bar(e.path_share)] for e in entries]
+    if totals:
+        columns.insert(3, ("all of it", "right"))
+        for row, entry in zip(rows, entries, strict=True):
+            row.insert(3, "" if entry.total_ns is None else seconds(entry.total_ns))
+    return table(f"Critical path by {by}", columns, rows, header=True)
 
 
 def sections_table(path: PathInfo, most: int, phase: str) -> Group:

@@ -19,6 +19,7 @@ STEPS = "steps"
 _STYLES = {CRITICAL: "bold red", WARNING: "bold yellow"}
 _SMALL_SHARE = 0.001
 _PATH_KEYS = 4
+_INDENT = len("VERDICT  ")
 
 
 def draw(canvas: Canvas, document: ReportDocument) -> None:
@@ -38,9 +39,10 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     for finding in document.findings:
         evidence = " · ".join(_in_words(one) for one in finding.evidence)
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
-    canvas.line("Critical path  ", _path(document))
+    canvas.line(_path(document), label="Critical path")
     for abstained in document.abstained:
-        canvas.line(f"Not judged: {abstained.rule} ({abstained.missing}). To get it: {abstained.how_to_get}.")
+        text = f"{abstained.rule} ({abstained.missing}). To get it: {abstained.how_to_get}."
+        canvas.line(text, label="Not judged")
     if (command := to_jaeger(document.source)) is not None:
         canvas.verbatim(f"This run in Jaeger: {command}")
 
@@ -50,7 +52,7 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
         return
     style = _STYLES.get(document.verdict.severity or "", "bold")
     for number, line in enumerate(document.verdict.lines):
-        canvas.line(line, label=" " if number else "VERDICT", style=style)
+        canvas.line(line, label="" if number else "VERDICT", style=style, indent=_INDENT)
     head = document.findings[0] if document.findings else None
     if head is None:
         return
@@ -62,9 +64,12 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
             f" an upper bound, not a prediction. Next limit: {head.gain.next_limit}.",
             label="GAIN",
             style="bold",
+            indent=_INDENT,
         )
     for number, fix in enumerate(head.fix):
-        canvas.line(f"{fix[:1].upper()}{fix[1:]}.", label=" " if number else "FIX", style="bold")
+        canvas.line(
+            f"{fix[:1].upper()}{fix[1:]}.", label="" if number else "FIX", style="bold", indent=_INDENT
+        )
 
 
 def _budget(document: ReportDocument) -> Group:

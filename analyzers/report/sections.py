@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Final
 
 from grademl_otel.analyzers.graph.path import Path, Section
 from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
@@ -17,6 +18,9 @@ from grademl_otel.analyzers.report.document import (
     SpanIds,
     SummaryEntry,
 )
+
+BY: Final = ("phase", "rank", "lane", "operation", "section")
+"""Keys that a path can be added up by."""
 
 
 def path_info(path: Path, spans: SpanColumns, top: int | None = None) -> PathInfo:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,28 @@ def test_python_verbs_are_the_commands(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert command([verb, str(tmp_path), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == json.loads(to_json(document))
+
+
+def test_python_verbs_refuse_what_does_not_exist(tmp_path: Path) -> None:
+    simulate(TRAININGS["few"]).write_store(tmp_path)
+    with pytest.raises(analyzers.GrademlError, match="added up by one of phase, rank"):
+        analyzers.critical_path(tmp_path, by="colour")
+    with pytest.raises(analyzers.GrademlError, match="above 0"):
+        analyzers.report(tmp_path, top=0)
+    with pytest.raises(TypeError, match="rnak"):
+        analyzers.report(tmp_path, rnak=3)
+    steps = analyzers.report(tmp_path, steps=analyzers.StepRange(first=1, end=2)).window.steps
+    assert (steps.first, steps.last) == (1, 1)
+
+
+def test_verbs_and_the_packages_of_the_same_name() -> None:
+    code = (
+        "import grademl_otel.analyzers as a; before = callable(a.report) and callable(a.graph);"
+        "import grademl_otel.analyzers.report.text, grademl_otel.analyzers.graph;"
+        "print(before, callable(a.report), callable(a.graph), a.report.text.render.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True True True render\n", done.stderr
 
 
 def test_graph_is_networkx(tmp_path: Path) -> None:
