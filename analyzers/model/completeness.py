@@ -231,7 +231,6 @@ def _windows(evidence: Evidence, rank: int, reasons: list[str]) -> set[int]:
     absent = [window for window in range(final) if window not in by_window]
     if absent:
         reasons.append(f"rank {rank}: {len(absent)} of {final + 1} windows are missing: {_listed(absent)}")
-    ended = next((end.how for end in evidence.ended if end.rank == rank), "unknown")
     cut = set()
     for window, some in by_window.items():
         highest = max(part.part for part in some)
@@ -239,8 +238,8 @@ def _windows(evidence: Evidence, rank: int, reasons: list[str]) -> set[int]:
         if gaps:
             cut.add(window)
             reasons.append(f"rank {rank}: window {window} lacks parts {_listed(gaps)} of {highest + 1}")
-        closed = any(part.last for part in some)
-        if not closed and (window != final or ended in ("exit", "exception")):
+        # The run's end closes its final window only if there are rows left to send: its totals tell there.
+        if window != final and not any(part.last for part in some):
             cut.add(window)
             reasons.append(f"rank {rank}: window {window} lacks its last part")
     return cut.union(absent)

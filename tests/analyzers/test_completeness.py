@@ -76,6 +76,20 @@ def test_the_missing_last_part_of_a_window(sim: Simulated, tmp_path: Path) -> No
     assert found.steps_measured == 116
 
 
+def test_an_end_that_had_no_rows_left_to_send(tmp_path: Path) -> None:
+    """The last part went out by time just before the end, and could not know that it was the last."""
+
+    def unclosed(rank: int, span: Span) -> bool:
+        if is_part(span, 3):
+            for attribute in span["attributes"]:
+                if attribute["key"] == sc.WINDOW_LAST:
+                    attribute["value"]["boolValue"] = False
+        return True
+
+    found = verdict(tmp_path, simulate(TRAINING), unclosed)
+    assert (found.verdict, found.reasons) == ("complete", [])
+
+
 def test_a_missing_window(sim: Simulated, tmp_path: Path) -> None:
     found = verdict(tmp_path, sim, lambda rank, span: not is_part(span, 1))
     assert found.windows_missing == [1]
