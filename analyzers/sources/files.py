@@ -24,7 +24,7 @@ from grademl_otel.analyzers.sources.base import Listing, Selection, SourceOption
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
 from grademl_otel.analyzers.sources.decoding import Unreadable, decode_attributes, gc_paused
 from grademl_otel.analyzers.sources.documents import read_document, split_documents
-from grademl_otel.analyzers.sources.narrow import narrow
+from grademl_otel.analyzers.sources.narrow import narrow, run_ids
 
 TRACES: Final = "traces.jsonl"
 STDIN: Final = "-"
@@ -71,6 +71,8 @@ class FileSource:
         spans = narrow(telemetry.spans, selection)
         if not len(spans):
             raise NothingFound(f"{self.path}: no span in it matches; see `grademl runs {self.path}`")
+        if selection.run_id is not None and len(run_ids(spans)) > 1:
+            raise _ambiguous(self.path, selection.run_id)
         return replace(telemetry, spans=spans)
 
 
@@ -117,7 +119,7 @@ def _load(where: str, paths: list[Path], options: SourceOptions) -> Telemetry:
         ledger.capped = True
         ledger.warnings.append(f"{where}: stopped after {len(buffer):,} spans; read more with --max-spans")
     if not len(buffer):
-        raise NothingFound(f"{where}: no spans in it")
+        raise NothingFound(f"{where}: no spans in it (yet)")
     return Telemetry(where, buffer.finish(ledger), ledger)
 
 
@@ -138,8 +140,12 @@ def _selected(folders: list[Path], selection: Selection, where: str) -> list[Pat
         return folders[:1]
     named = [folder for folder in folders if _run_id(folder).startswith(selection.run_id.lower())]
     if len({_run_id(folder) for folder in named}) > 1:
-        raise UsageError(f"{where}: several runs begin with {selection.run_id}; give more of the id")
+        raise _ambiguous(where, selection.run_id)
     return named or folders
+
+
+def _ambiguous(where: str, prefix: str) -> UsageError:
+    return UsageError(f"{where}: several runs begin with {prefix}; give more of the id")
 
 
 def _run_id(folder: Path) -> str:

@@ -182,9 +182,10 @@ class _Reader:
                 return prefix, attempt
         now = time.time_ns() + _AHEAD_NS
         until = min(now, selection.end) if selection.end is not None else now
-        starts = [now - back for back in _LOOKBACKS_NS] if selection.start is None else [selection.start]
-        for start in starts:
-            self.search_runs(selection.service, start, until)
+        # A run that reaches into the time asked for may have begun long before it.
+        since = min(until, selection.start) if selection.start is not None else until
+        for back in _LOOKBACKS_NS:
+            self.search_runs(selection.service, since - back, until)
             found = [run for run in list_runs(self._so_far()) if _wanted(run, prefix, selection)]
             if found:
                 ids = {run.run_id for run in found}
@@ -312,4 +313,8 @@ class _Reader:
 
 
 def _wanted(run: RunSummary, prefix: str | None, selection: Selection) -> bool:
-    return (prefix is None or run.run_id.startswith(prefix)) and selection.attempt in (None, run.attempt)
+    return (
+        (prefix is None or run.run_id.startswith(prefix))
+        and selection.attempt in (None, run.attempt)
+        and (selection.start is None or run.end >= selection.start)
+    )

@@ -23,19 +23,29 @@ def narrow(spans: SpanColumns, selection: Selection) -> SpanColumns:
     keep = np.ones(len(spans), np.bool_)
     if selection.trace_ids:
         keep &= _of_traces(spans, selection.trace_ids)
-    group = _groups(spans)
-    count = int(group.max()) + 1 if len(group) else 0
     if selection.run_id is not None:
         wanted = np.array([_is_run(r, selection.run_id) for r in spans.resources] or [False])
         keep &= wanted[spans.resource_ix]
-    if selection.service is not None or selection.operation is not None:
-        keep &= _some(group, count, _matches(spans, selection))
-    possible = spans.possible
-    if selection.start is not None:
-        keep &= _some(group, count, possible & (spans.end >= selection.start))
-    if selection.end is not None:
-        keep &= _some(group, count, possible & (spans.start <= selection.end))
+    conditions = _conditions(spans, selection)
+    if conditions and len(spans):
+        group = _groups(spans)
+        for match in conditions:
+            hit = np.zeros(int(group.max()) + 1, np.bool_)
+            hit[group[match]] = True
+            keep &= hit[group]
     return spans if bool(keep.all()) else take(spans, np.flatnonzero(keep))
+
+
+def _conditions(spans: SpanColumns, selection: Selection) -> list[npt.NDArray[np.bool_]]:
+    """Return masks of spans, of each of which a group must hold one."""
+    conditions = []
+    if selection.service is not None or selection.operation is not None:
+        conditions.append(_matches(spans, selection))
+    if selection.start is not None:
+        conditions.append(spans.possible & (spans.end >= selection.start))
+    if selection.end is not None:
+        conditions.append(spans.possible & (spans.start <= selection.end))
+    return conditions
 
 
 def take(spans: SpanColumns, kept: IntArray) -> SpanColumns:
@@ -78,8 +88,6 @@ def _of_traces(spans: SpanColumns, trace_ids: tuple[int, ...]) -> npt.NDArray[np
 
 def _groups(spans: SpanColumns) -> IntArray:
     """Return for each span the number of its group: its run, or its trace where it is of no run."""
-    if not len(spans):
-        return np.zeros(0, np.int64)
     runs: dict[tuple[str, str], int] = {}
     of_resource = np.full(len(spans.resources), -1, np.int64)
     for ix, attributes in enumerate(spans.resources):
@@ -104,12 +112,10 @@ def _matches(spans: SpanColumns, selection: Selection) -> npt.NDArray[np.bool_]:
     return match
 
 
-def _some(group: IntArray, count: int, match: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return the mask of the spans whose group has a match."""
-    hit = np.zeros(count, np.bool_)
-    hit[group[match]] = True
-    found: npt.NDArray[np.bool_] = hit[group]
-    return found
+def run_ids(spans: SpanColumns) -> set[str]:
+    """Return the ids of the runs of ours that ``spans`` are of."""
+    used = {int(ix) for ix in np.unique(spans.resource_ix)}
+    return {str(spans.resources[ix][semconv.RUN_ID]) for ix in used if semconv.RUN_ID in spans.resources[ix]}
 
 
 def _is_run(attributes: dict[str, object], prefix: str) -> bool:

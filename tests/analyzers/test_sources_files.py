@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -538,3 +539,31 @@ def test_reading_leaves_the_collector_as_it_was(sim: Simulated, tmp_path: Path) 
     with pytest.raises(GrademlError):
         read_bytes(tmp_path, b"x")
     assert gc.isenabled()
+
+
+def test_part_of_a_run_id_that_fits_several_runs_of_a_file(tmp_path: Path) -> None:
+    telemetry = read_bytes(tmp_path, simulate(OLD).otlp_lines() + simulate(NEW).otlp_lines())
+    assert len(telemetry.spans) > 100
+    with pytest.raises(UsageError, match="several runs begin with a"):
+        read(tmp_path / "content.jsonl", run="a")
+    run = build_run(read(tmp_path / "content.jsonl", run="ab"))
+    assert run is not None
+    assert run.run_id == NEW.run_id
+
+
+def test_time_and_service_keep_whole_runs(tmp_path: Path) -> None:
+    content = simulate(OLD).otlp_lines() + simulate(replace(NEW, service="other")).otlp_lines()
+    read_bytes(tmp_path, content)
+    file = tmp_path / "content.jsonl"
+    for selection, wanted in (
+        ({"start": OLD.start + 10 * S}, NEW),
+        ({"end": OLD.start + 10 * S}, OLD),
+        ({"start": OLD.start + S // 3, "end": OLD.start + S // 2}, OLD),
+        ({"service": "other"}, NEW),
+        ({"service": OLD.service}, OLD),
+    ):
+        run = build_run(read(file, **selection))
+        assert run is not None
+        assert run.run_id == wanted.run_id
+        assert run.completeness.verdict == "complete"
+        assert len(run.spans) == len(run.span_ixs)

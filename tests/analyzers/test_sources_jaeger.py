@@ -122,6 +122,13 @@ def test_a_run_that_started_days_ago_is_found(fake: FakeJaeger) -> None:
     assert run_of(read(fake)).run_id == sim.training.run_id
 
 
+def test_since_finds_a_run_that_reaches_into_that_time(fake: FakeJaeger) -> None:
+    sim = simulate(started(7000, startup_ns=3000 * S))
+    fake.lines = sim.otlp_lines()
+    assert run_of(read(fake, start=time.time_ns() - 4200 * S)).run_id == sim.training.run_id
+    assert refused(fake.url, start=time.time_ns() - 3000 * S).exit_code == 5
+
+
 def test_a_run_that_goes_on_is_found_by_its_windows(fake: FakeJaeger) -> None:
     sim = simulate(started(60, epochs=1, steps_per_epoch=50))
     live = [both for both in sim.spans if both[1]["name"] not in (sc.RUN, sc.EPOCH, sc.EVALUATE)]
