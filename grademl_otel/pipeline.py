@@ -22,7 +22,7 @@ from grademl_otel.digest import spool_digest
 from grademl_otel.export import Sender, Verdict, open_sender, refuses_signal
 from grademl_otel.otlp import Request
 from grademl_otel.otlpsettings import METRICS, TRACES, OtlpSettings, OtlpSettingsError
-from grademl_otel.spool import Spool
+from grademl_otel.spool import Entry, Spool
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ STALLED_S: Final = 1.0
 """A request under way for so long: those behind it are spooled rather than kept waiting."""
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
+_OTHER_RESENDS_S: Final = 5.0
 
 
 class _Queued(NamedTuple):
@@ -53,11 +54,11 @@ class _Destination:
 
     def may_send(self) -> bool:
         """Return True when the other end is there, or it is time to look again."""
-        return not self.away or time.monotonic() >= self._next_attempt
+        return self.seconds_until_attempt() == 0.0
 
-    def seconds_until_attempt(self) -> float | None:
-        """Return when to look again; None when the other end is there."""
-        return max(0.0, self._next_attempt - time.monotonic()) if self.away else None
+    def seconds_until_attempt(self) -> float:
+        """Return in how many seconds a request may be sent; 0 when the other end is there."""
+        return max(0.0, self._next_attempt - time.monotonic()) if self.away else 0.0
 
     def note(self, verdict: Verdict) -> None:
         """Learn from a verdict."""
@@ -79,6 +80,9 @@ class Pipeline:
         self._spool = spool
         self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
+        self._backlog = set(destinations)
+        """Signals of which the spool holds requests; of all, before it was looked at."""
+        self._resend_at = 0.0
         self._last_ticket = 0
         self._settled: list[int] = []
         self._delivered = 0
@@ -138,7 +142,6 @@ class Pipeline:
     # --- The thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._resend()
         while True:
             queued = self._take()
             if queued is not None:
@@ -152,16 +155,22 @@ class Pipeline:
                 destination.sender.close()
 
     def _take(self) -> _Queued | None:
-        """Return the next request; None when it is time to end or to look for the collector."""
+        """Return the next request; None when it is time to end or to resend the spool."""
         with self._condition:
             if not self._queue and not self._closed:
-                waits = [destination.seconds_until_attempt() for destination in self._destinations.values()]
-                self._condition.wait(min((wait for wait in waits if wait is not None), default=None))
+                self._condition.wait(self._patience())
             if not self._queue:
                 return None
             queued = self._queue.popleft()
             self._queued_bytes -= len(queued.request.body)
             return queued
+
+    def _patience(self) -> float | None:
+        """Return in how many seconds the spool is to be looked at; None when nothing is in it."""
+        waits = [self._destinations[signal].seconds_until_attempt() for signal in tuple(self._backlog)]
+        if not waits:
+            return None
+        return max(0.0, min(waits), self._resend_at - time.monotonic())
 
     def _deliver(self, queued: _Queued) -> None:
         destination = self._destinations[queued.request.signal]
@@ -171,14 +180,10 @@ class Pipeline:
         if not destination.may_send():
             self._keep(queued)
             return
-        was_away = destination.away
-        verdict = self._send(destination, queued.request.body)
-        if verdict.outcome == "retry":
+        if self._send(destination, queued.request.body).outcome == "retry":
             self._keep(queued)
-            return
-        self._settle(queued.ticket)
-        if was_away:
-            self._resend()
+        else:
+            self._settle(queued.ticket)
 
     def _send(self, destination: _Destination, body: bytes) -> Verdict:
         assert destination.sender is not None
@@ -202,40 +207,36 @@ class Pipeline:
         return verdict
 
     def _resend(self) -> None:
-        """Send what the spool holds, oldest first, for as long as the collector takes it and nothing newer
-        waits.
-        """
+        """Send what the spool holds, oldest first, while the collector takes it and nothing newer waits."""
+        self._backlog.clear()
+        if not self._spool.entries():
+            return
         with self._spool.resending() as allowed:
-            if not allowed:
-                self._look_again_later()
+            if not allowed:  # another process of this destination is at it
+                self._backlog.update(self._destinations)
+                self._resend_at = time.monotonic() + _OTHER_RESENDS_S
                 return
             for entry in self._spool.entries():
-                destination = self._destinations.get(entry.signal)
-                if destination is None or destination.sender is None:
-                    self._spool.remove(entry)
-                    continue
                 if self._closed or self._queue:
+                    self._backlog.update(self._destinations)
                     return
-                if not destination.may_send():
-                    continue
-                body = self._spool.read(entry)
-                if body is None:
-                    continue
-                if self._send(destination, body).outcome != "retry":
+                destination = self._destinations[entry.signal]
+                if destination.sender is None:
                     self._spool.remove(entry)
-            self._look_again_later()
+                elif not destination.may_send():
+                    self._backlog.add(entry.signal)
+                elif (body := self._spool.read(entry)) is not None:
+                    self._resend_one(destination, entry, body)
 
-    def _look_again_later(self) -> None:
-        """Take the other end for present again where nothing is left to probe with: the next request will
-        show.
-        """
-        for destination in self._destinations.values():
-            if destination.away and destination.may_send():
-                destination.away = False
+    def _resend_one(self, destination: _Destination, entry: Entry, body: bytes) -> None:
+        if self._send(destination, body).outcome == "retry":
+            self._backlog.add(entry.signal)
+        else:
+            self._spool.remove(entry)
 
     def _keep(self, queued: _Queued) -> None:
-        if queued.durable:
-            self._spool.put(queued.request.signal, queued.priority, queued.request.body)
+        if queued.durable and self._spool.put(queued.request.signal, queued.priority, queued.request.body):
+            self._backlog.add(queued.request.signal)
         self._settle(queued.ticket)
 
     def _settle(self, ticket: int) -> None:

@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP export against collectors that answer, refuse, come back, or hang; and the spool behind it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from grademl_otel import pipeline as pipeline_module
+from grademl_otel.config import Settings
+from grademl_otel.export import OK, Verdict, _retry_after, open_sender
+from grademl_otel.otlp import Request, trace_requests
+from grademl_otel.otlpsettings import GRPC, HTTP, METRICS, TRACES, OtlpSettings, OtlpSettingsError
+from grademl_otel.pipeline import Pipeline, open_pipeline
+from grademl_otel.spans import Resource, Span
+from grademl_otel.spool import Spool
+
+from ..support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver
+
+RESOURCE = Resource({"service.name": "trainer"})
+
+
+def span_request(name: str = "step", span_id: int = 2) -> Request:
+    (request,) = trace_requests(RESOURCE, [Span(name, 1, span_id, 0, 10, 20)])
+    return request
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+# --- Settings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "protocol", "endpoint", "insecure"),
+    [
+        ({}, GRPC, "localhost:4317", True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1/"}, GRPC, "c:1", True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:1"}, GRPC, "c:1", False),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:1", "OTEL_EXPORTER_OTLP_INSECURE": "true"},
+            GRPC, "c:1", False,
+        ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:1"}, GRPC, "c:1", False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:1", "OTEL_EXPORTER_OTLP_INSECURE": "True"}, GRPC, "c:1", True),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://t:2"},
+            GRPC, "t:2", True,
+        ),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, HTTP, "http://localhost:4318/v1/traces", True),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:1/base/"},
+            HTTP, "https://c:1/base/v1/traces", False,
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:1/mine",
+            },
+            HTTP, "http://c:1/mine", True,
+        ),
+        ({"OTEL_TRACES_EXPORTER": "otlp_proto_http"}, HTTP, "http://localhost:4318/v1/traces", True),
+    ],
+)  # fmt: skip
+def test_endpoints(environ: dict[str, str], protocol: str, endpoint: str, insecure: bool) -> None:
+    settings = OtlpSettings.from_env(TRACES, environ)
+
+    assert (settings.protocol, settings.endpoint, settings.insecure) == (protocol, endpoint, insecure)
+
+
+def test_other_settings_and_their_order() -> None:
+    settings = OtlpSettings.from_env(
+        METRICS,
+        {
+            "OTEL_EXPORTER_OTLP_HEADERS": "X-Tenant=base",
+            "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "X-Tenant=a%20b,authorization=Bearer abc=",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "3",
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "99",
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca.pem",
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY": "/key.pem",
+            "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE": "/cert.pem",
+        },
+    )
+
+    assert settings.headers == {"x-tenant": "a b", "authorization": "Bearer abc="}
+    assert settings.timeout_s == 3
+    assert settings.gzip
+    assert (settings.certificate, settings.client_key, settings.client_certificate) == (
+        "/ca.pem", "/key.pem", "/cert.pem",
+    )  # fmt: skip
+    assert "Bearer" not in repr(settings)
+
+
+@pytest.mark.parametrize("timeout", ["", "soon", "-1", "0"])
+def test_nonsense_timeout_is_the_default(timeout: str) -> None:
+    assert OtlpSettings.from_env(TRACES, {"OTEL_EXPORTER_OTLP_TIMEOUT": timeout}).timeout_s == 10
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"},
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT": "c:4318"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"},
+    ],
+)
+def test_impossible_settings_are_one_line(
+    environ: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(OtlpSettingsError, match=r"OTEL_EXPORTER_OTLP_\w+='.*': expected"):
+        OtlpSettings.from_env(TRACES, environ)
+    with caplog.at_level("WARNING", logger="grademl_otel"):
+        assert open_pipeline(settings_in(tmp_path), environ) is None
+    assert len(caplog.records) == 1
+
+
+# --- Senders ----------------------------------------------------------------------------------------------
+
+
+def http_environ(port: int, **more: str) -> dict[str, str]:
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        **more,
+    }
+
+
+def grpc_environ(port: int, **more: str) -> dict[str, str]:
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", **more}
+
+
+def send(environ: dict[str, str], signal: str = TRACES) -> Verdict:
+    sender = open_sender(OtlpSettings.from_env(signal, environ))
+    try:
+        return sender.send(span_request().body)
+    finally:
+        sender.close()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_http_request(compression: str) -> None:
+    with http_receiver() as receiver:
+        environ = http_environ(
+            receiver.port,
+            OTEL_EXPORTER_OTLP_HEADERS="x-tenant=team%20a",
+            OTEL_EXPORTER_OTLP_COMPRESSION=compression,
+        )
+        assert send(environ) == OK
+        path, headers = receiver.attempts[0]
+
+    assert receiver.span_names == ["step"]
+    assert path == "/v1/traces"
+    assert headers["x-tenant"] == "team a"
+    assert headers["content-type"] == "application/x-protobuf"
+    assert headers["user-agent"].startswith("grademl-otel/")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_grpc_request(compression: str) -> None:
+    with grpc_receiver() as receiver:
+        environ = grpc_environ(
+            receiver.port, OTEL_EXPORTER_OTLP_HEADERS="x-tenant=a", OTEL_EXPORTER_OTLP_COMPRESSION=compression
+        )
+        assert send(environ) == OK
+
+    assert receiver.span_names == ["step"]
+    assert receiver.attempts[0][1]["x-tenant"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (400, "refused"), (401, "refused"), (403, "refused"), (404, "unsupported"), (413, "refused"),
+        (429, "retry"), (500, "refused"), (502, "retry"), (503, "retry"), (504, "retry"), (302, "refused"),
+    ],
+)  # fmt: skip
+def test_http_verdicts(status: int, outcome: str) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=status)
+        assert send(http_environ(receiver.port)).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        ("INVALID_ARGUMENT", "refused"), ("UNAUTHENTICATED", "refused"), ("PERMISSION_DENIED", "refused"),
+        ("UNIMPLEMENTED", "unsupported"), ("UNAVAILABLE", "retry"), ("RESOURCE_EXHAUSTED", "retry"),
+        ("DATA_LOSS", "retry"), ("INTERNAL", "refused"),
+    ],
+)  # fmt: skip
+def test_grpc_verdicts(status: str, outcome: str) -> None:
+    with grpc_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(grpc=status)
+        assert send(grpc_environ(receiver.port)).outcome == outcome
+
+
+@pytest.mark.parametrize("environ", [http_environ, grpc_environ])
+def test_nobody_listens(environ: Callable[[int], dict[str, str]]) -> None:
+    assert send(environ(free_port())).outcome == "retry"
+
+
+@pytest.mark.parametrize(
+    ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
+)
+def test_hanging_collector_is_given_up_after_the_timeout(
+    receive: Callable[..., object], environ: Callable[..., dict[str, str]]
+) -> None:
+    with receive() as receiver:  # type: ignore[attr-defined]
+        receiver.answer = lambda signal: Answer(delay_s=2.0)
+        verdict = send(environ(receiver.port, OTEL_EXPORTER_OTLP_TIMEOUT="0.2"))
+
+    assert verdict.outcome == "retry"
+
+
+def test_retry_after() -> None:
+    assert _retry_after("7") == 7
+    assert _retry_after("-3") == 0
+    assert _retry_after("1e9") == 300
+    assert _retry_after(None) is None
+    assert _retry_after("tomorrow") is None
+    assert 50 < (_retry_after(formatdate(time.time() + 60, usegmt=True)) or 0) <= 61
+
+
+# --- Spool ------------------------------------------------------------------------------------------------
+
+
+def test_spool_gives_back_what_it_took(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s")
+    assert spool.put("traces", 2, b"one")
+    assert spool.put("metrics", 0, b"two")
+
+    entries = Spool(tmp_path / "s").entries()
+
+    assert [(entry.signal, entry.priority, spool.read(entry)) for entry in entries] == [
+        ("traces", 2, b"one"),
+        ("metrics", 0, b"two"),
+    ]
+    assert all(entry.path.stat().st_mode & 0o777 == 0o600 for entry in entries)
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+    spool.remove(entries[0])
+    assert [entry.signal for entry in spool.entries()] == ["metrics"]
+
+
+def test_full_spool_drops_detail_before_windows_before_the_run(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, max_bytes=5 * 104)
+    for priority in (2, 0, 2, 1, 2):
+        assert spool.put("traces", priority, bytes(100))
+    for priority in (1, 0, 0, 0):
+        assert spool.put("traces", priority, bytes(100))
+
+    assert sorted(entry.priority for entry in spool.entries()) == [0, 0, 0, 0, 1]
+    assert not spool.put("traces", 2, bytes(100))
+    assert spool.put("traces", 0, bytes(100))
+    assert [entry.priority for entry in spool.entries()] == [0] * 5
+    assert spool.dropped == 4 + 1 + 1
+
+
+def test_damaged_and_foreign_files_in_the_spool(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    assert spool.put("traces", 0, b"whole")
+    assert spool.put("traces", 0, b"cut")
+    whole, cut = spool.entries()
+    cut.path.write_bytes(cut.path.read_bytes()[:-1])
+    for name in ("notes.txt", "a-b-c-d.otlp", "1-2-logs-0.otlp", f"{time.time_ns()}-aa-traces-0.tmp"):
+        (tmp_path / name).write_bytes(b"x")
+
+    assert [entry.path for entry in spool.entries()] == [whole.path, cut.path]
+    assert spool.read(cut) is None
+    assert not cut.path.exists()
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_spool_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    spool = Spool(tmp_path / "file" / "spool")
+
+    assert not spool.put("traces", 0, b"x")
+    assert not spool.put("traces", 0, b"x")
+    assert spool.dropped == 2
+    assert len(caplog.records) == 1
+    assert spool.entries() == []
+
+
+def test_one_process_resends_at_a_time(tmp_path: Path) -> None:
+    first, second = Spool(tmp_path), Spool(tmp_path)
+    with first.resending() as mine, second.resending() as theirs:
+        assert (mine, theirs) == (True, False)
+    with second.resending() as theirs:
+        assert theirs
+
+
+def test_old_entries_go_unsent(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    (tmp_path / f"{time.time_ns() - 25 * 3600 * 10**9:020d}-aa-traces-0.otlp").write_bytes(b"\0\0\0\1x")
+    assert spool.put("traces", 0, b"new")
+
+    with spool.resending():
+        assert [spool.read(entry) for entry in spool.entries()] == [b"new"]
+    assert spool.dropped == 1
+
+
+# --- Pipeline ---------------------------------------------------------------------------------------------
+
+
+def settings_in(folder: Path) -> Settings:
+    return Settings.from_env({"GRADEML_SPOOL_DIR": str(folder / "spool")})
+
+
+def spooled(folder: Path) -> list[str]:
+    return sorted(path.name.rsplit("-", 2)[1] for path in (folder / "spool").glob("*/*.otlp"))
+
+
+def started(folder: Path, environ: dict[str, str]) -> Pipeline:
+    opened = open_pipeline(settings_in(folder), environ)
+    assert opened is not None
+    return opened
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_module, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(pipeline_module, "_LONGEST_PAUSE_S", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
+)
+def test_requests_are_delivered_in_order(
+    receive: Callable[..., object], environ: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    with receive() as receiver:  # type: ignore[attr-defined]
+        pipeline = started(tmp_path, environ(receiver.port))
+        tickets = [pipeline.submit(span_request(f"s{number}"), 2) for number in range(20)]
+        until(lambda: pipeline.delivered >= tickets[-1])
+        pipeline.close(5)
+
+    assert receiver.span_names == [f"s{number}" for number in range(20)]
+    assert spooled(tmp_path) == []
+
+
+def test_dead_collector_spools_at_once_and_the_next_process_resends(tmp_path: Path) -> None:
+    port = free_port()
+    first = started(tmp_path, http_environ(port))
+    tickets = [first.submit(span_request(f"s{number}"), 2) for number in range(5)]
+    until(lambda: first.delivered >= tickets[-1])
+    first.close(5)
+    assert spooled(tmp_path) == ["traces"] * 5
+
+    with http_receiver(port) as receiver:
+        second = started(tmp_path, http_environ(port))
+        until(lambda: len(receiver.traces) == 5)
+        until(lambda: spooled(tmp_path) == [])
+        second.close(5)
+    assert receiver.span_names == [f"s{number}" for number in range(5)]
+
+
+def test_no_header_or_address_is_in_the_spool(tmp_path: Path) -> None:
+    port = free_port()
+    pipeline = started(tmp_path, http_environ(port, OTEL_EXPORTER_OTLP_HEADERS="authorization=verysecret"))
+    ticket = pipeline.submit(span_request(), 0)
+    until(lambda: pipeline.delivered >= ticket)
+    pipeline.close(5)
+
+    for path in (tmp_path / "spool").rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        assert b"verysecret" not in content
+        assert str(port).encode() not in content
+        assert "127.0.0.1" not in str(path.relative_to(tmp_path))
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_collector_that_comes_back_gets_everything_once(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        answers = iter([503, 503, 429])
+        receiver.answer = lambda signal: Answer(http=next(answers, 200))
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        for number in range(50):
+            pipeline.submit(span_request(f"s{number}", span_id=number + 1), 2)
+            time.sleep(0.005)
+        until(lambda: len(receiver.traces) == 50)
+        until(lambda: spooled(tmp_path) == [])
+        pipeline.close(5)
+
+    assert len(set(receiver.span_ids)) == len(receiver.span_ids) == 50
+
+
+def test_collectors_wish_for_a_pause_is_kept(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=429, headers={"Retry-After": "120"})
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        first = pipeline.submit(span_request(), 2)
+        until(lambda: pipeline.delivered >= first)
+        receiver.answer = lambda signal: Answer()
+        last = [pipeline.submit(span_request(), 2) for _ in range(10)][-1]
+        until(lambda: pipeline.delivered >= last)
+        pipeline.close(5)
+
+    assert len(receiver.attempts) == 1
+    assert len(spooled(tmp_path)) == 11
+
+
+@pytest.mark.parametrize("status", [400, 401, 413])
+def test_refused_requests_are_dropped_counted_and_said_once(
+    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=status)
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        last = [pipeline.submit(span_request(), 2) for _ in range(5)][-1]
+        until(lambda: pipeline.delivered >= last)
+        pipeline.close(5)
+
+    assert pipeline.refused == 5
+    assert spooled(tmp_path) == []
+    assert len([record for record in caplog.records if f"HTTP {status}" in record.getMessage()]) == 1
+
+
+def metrics_then_spans(pipeline: Pipeline, receiver: Receiver) -> None:
+    for _ in range(3):
+        pipeline.submit(Request("metrics", b"", 0), 0)
+        last = pipeline.submit(span_request(), 2)
+    until(lambda: pipeline.delivered >= last)
+    pipeline.close(5)
+    assert receiver.span_names == ["step"] * 3
+
+
+def test_metrics_that_jaeger_does_not_take_are_off_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with grpc_receiver(with_metrics=False) as receiver:
+        pipeline = started(tmp_path, grpc_environ(receiver.port))
+        metrics_then_spans(pipeline, receiver)
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=404 if signal == "metrics" else 200)
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        metrics_then_spans(pipeline, receiver)
+        assert [path for path, _ in receiver.attempts].count("/v1/metrics") == 1
+
+    assert caplog.records == []
+    assert spooled(tmp_path) == []
+
+
+def test_hanging_collector_does_not_keep_what_is_behind_it(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(delay_s=4.0)
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        pipeline.submit(span_request("first"), 2)
+        until(lambda: bool(receiver.attempts))
+        for _ in range(5):
+            pipeline.submit(span_request("behind"), 2)
+        until(lambda: pipeline.relieve() is None and len(spooled(tmp_path)) == 5)
+        assert pipeline.delivered == 0
+        until(lambda: pipeline.delivered >= 6)
+        pipeline.close(5)
+
+
+def test_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = span_request().body
+    monkeypatch.setattr(pipeline_module, "MAX_QUEUED_BYTES", 3 * len(body))
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(delay_s=1.0)
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        for _ in range(10):
+            pipeline.submit(span_request(), 2)
+        assert len(spooled(tmp_path)) >= 6
+        receiver.answer = lambda signal: Answer()
+        pipeline.close(10)
+
+
+def test_metrics_on_the_way_are_not_worth_the_spool(tmp_path: Path) -> None:
+    pipeline = started(tmp_path, http_environ(free_port()))
+    pipeline.submit(Request("metrics", b"one", 1), 0, durable=False)
+    last = pipeline.submit(Request("metrics", b"last", 1), 0, durable=True)
+    until(lambda: pipeline.delivered >= last)
+    pipeline.close(5)
+
+    (path,) = (tmp_path / "spool").glob("*/*.otlp")
+    assert path.read_bytes()[4:] == b"last"

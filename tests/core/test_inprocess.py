@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion in the process itself: through the provider in place, to the store, across a fork."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from grademl_otel import marks, semconv
+from grademl_otel.config import Settings
+from grademl_otel.ring import RingWriter
+from grademl_otel.transport import Transport, open_transport
+
+from ..support.mark_script import INFO, MS, MarkScript
+from ..support.relays import spans_of
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_env(
+        {"GRADEML_RING_DIR": str(tmp_path / "rings"), "GRADEML_SPOOL_DIR": str(tmp_path / "s")}
+    )
+
+
+@pytest.fixture
+def ring(settings: Settings) -> Iterator[RingWriter]:
+    writer = RingWriter.create(settings)
+    yield writer
+    writer.close(unlink=True)
+
+
+def write(ring: RingWriter, script: MarkScript) -> None:
+    """Put a script's marks into a ring, which numbers its strings itself."""
+    numbers = [ring.intern(text) for text in script.strings]
+    assert numbers == list(range(len(script.strings)))
+    for mark in script.marks:
+        ring.write(*mark)
+
+
+def training(folder: Path, steps: int, **changes: object) -> MarkScript:
+    script = MarkScript(replace(INFO, store=str(folder)), **changes)
+    for step in range(steps):
+        script.step(10 + step, step, step * MS, MS)
+    return script
+
+
+def test_spans_go_through_the_processors_of_the_provider(
+    ring: RingWriter, settings: Settings, tmp_path: Path
+) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(resource=Resource({"service.name": "mine"}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    write(ring, training(tmp_path, 5, exporters=()))
+
+    transport = open_transport(ring, settings, "in-process", provider)
+
+    assert transport.mode == "in-process"
+    assert transport.close(10)
+    spans = exporter.get_finished_spans()
+    assert sorted({span.name for span in spans}) == [
+        "backward",
+        "data.wait",
+        "forward",
+        "run",
+        "step",
+        "window",
+    ]
+    assert {span.resource.attributes["service.name"] for span in spans} == {"mine"}
+    window = next(span for span in spans if span.name == "window")
+    assert window.attributes is not None
+    assert window.attributes["grademl.table.step"] == (0, 1, 2, 3, 4)
+    assert not list(tmp_path.glob("*/traces.jsonl"))
+
+
+def test_processor_that_raises_hurts_nobody(
+    ring: RingWriter, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Bad(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise RuntimeError("no")
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(Bad())
+    write(ring, training(tmp_path, 3))
+    transport = open_transport(ring, settings, "in-process", provider)
+
+    assert transport.close(10)
+    assert len(exporter.get_finished_spans()) == 3 * 4 + 2
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_more_marks_than_a_slice(ring: RingWriter, settings: Settings, tmp_path: Path) -> None:
+    write(ring, training(tmp_path, 1000))
+    transport = open_transport(ring, settings, "in-process")
+
+    assert transport.close(20)
+    (path,) = tmp_path.glob("*/traces.jsonl")
+    rows = [
+        step
+        for s in spans_of(path)
+        if s["name"] == "window"
+        for step in s["attributes"]["grademl.table.step"]
+    ]
+    assert rows == list(range(1000))
+
+
+def test_ring_that_only_this_process_sees(settings: Settings, tmp_path: Path) -> None:
+    ring = RingWriter.in_memory(settings)
+    write(ring, training(tmp_path, 3))
+    transport = open_transport(ring, settings, "relay")  # no relay can reach it
+
+    assert transport.mode == "in-process"
+    assert transport.close(10)
+    assert len(list(tmp_path.glob("*/traces.jsonl"))) == 1
+
+
+def test_forked_child_neither_exports_nor_waits(ring: RingWriter, settings: Settings, tmp_path: Path) -> None:
+    write(ring, training(tmp_path, 3))
+    transport = open_transport(ring, settings, "in-process")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            transport.abandon()
+            ring.write(1, 1, 1, 2, 3)
+            transport.tick(time.perf_counter_ns())
+            transport.wake()
+            transport.close(10)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+
+    assert status == 0
+    assert transport.close(10)
+    (path,) = tmp_path.glob("*/traces.jsonl")
+    assert [span["name"] for span in spans_of(path)].count("run") == 1
+
+
+def test_disk_that_takes_nothing_is_one_line(
+    ring: RingWriter, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    write(ring, training(tmp_path / "file", 40))
+    transport = open_transport(ring, settings, "in-process")
+
+    assert transport.close(10)
+    err = capsys.readouterr().err
+    assert err.startswith("grademl: ")
+    assert err.count("\n") == 1
+
+
+def test_closing_twice_and_ticks_afterwards(ring: RingWriter, settings: Settings, tmp_path: Path) -> None:
+    write(ring, training(tmp_path, 1))
+    transport: Transport = open_transport(ring, settings, "in-process")
+    assert transport.close(10)
+
+    assert transport.close(10)
+    transport.tick(time.perf_counter_ns())
+    transport.wake()
+    ring.write(marks.phase_kind(semconv.FORWARD), 1, 1, 2, 0)

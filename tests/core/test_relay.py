@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The relay process, with real rings of real processes that end well or badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grademl_otel.config import Settings
+from grademl_otel.digest import destination_digest
+from grademl_otel.relay.launch import ensure_relay, lock_path, relay_environment
+from grademl_otel.ring import RingWriter
+
+from ..support.otlp_server import Answer, http_receiver
+from ..support.relays import REPOSITORY, Workplace, until
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="finds relays through /proc")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Workplace]:
+    workplace = Workplace(tmp_path)
+    yield workplace
+    workplace.stop_relays()
+
+
+def leftovers(place: Workplace) -> list[str]:
+    return [path.name for path in place.rings.iterdir() if path.suffix == ".ring" or (path.match("*-*.lock")
+            and not path.name.startswith("relay-"))]  # fmt: skip
+
+
+def check_whole_run(place: Workplace, steps: int, ended: str) -> dict[str, Any]:
+    (run,) = place.named("run")
+    assert run["attributes"]["grademl.ended"] == ended
+    assert run["attributes"]["grademl.steps"] == steps
+    assert run["attributes"]["grademl.tracer.dropped"] == 0
+    assert place.rows()[:steps] == list(range(steps))
+    last = place.named("window")[-1]["attributes"]
+    assert last["grademl.window.cumulative_steps"] == steps
+    spans = place.spans()
+    assert len({span["spanId"] for span in spans}) == len(spans)
+    assert run["attributes"]["grademl.spans.emitted"] == len(spans)
+    return run
+
+
+def test_program_that_ends_well(place: Workplace) -> None:
+    status, said, err = place.train("relay", "60", "close")
+
+    assert (status, said, err) == (0, {"delivered": True, "mode": "relay"}, "")
+    run = check_whole_run(place, 60, "exit")
+    assert run["status"] == {}
+    (folder,) = place.store.iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["metrics.jsonl", "traces.jsonl"]
+    metrics = json.loads((folder / "metrics.jsonl").read_bytes().split(b"\n")[-2])
+    by_name = {m["name"]: m for m in metrics["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]}
+    assert by_name["grademl.steps"]["sum"]["dataPoints"][0]["asInt"] == "60"
+    assert by_name["grademl.samples"]["sum"]["dataPoints"][0]["asInt"] == str(60 * 32)
+    until(lambda: leftovers(place) == [])
+
+
+def test_program_that_is_killed(place: Workplace) -> None:
+    status, _, err = place.train("relay", "100", "kill")
+
+    assert (status, err) == (-signal.SIGKILL, "")
+    until(lambda: place.named("run"))
+    # The last step had only waited for its data when the process died in its forward.
+    run = check_whole_run(place, 99, "killed")
+    assert run["status"] == {"message": "killed", "code": 2}
+    assert run["attributes"]["grademl.terminated"] == "killed"
+    assert run["attributes"]["grademl.open_phase"] == "forward"
+    (epoch,) = place.named("epoch")
+    assert epoch["status"]["code"] == 2
+    assert epoch["attributes"]["grademl.terminated"] == "killed"
+    until(lambda: leftovers(place) == [])
+
+
+def test_relay_serves_several_processes_and_lives_apart(place: Workplace) -> None:
+    programs = [place.start("relay", "40", "wait") for _ in range(3)]
+    for program in programs:
+        assert program.stdout is not None
+        assert json.loads(program.stdout.readline())["ready"]
+    pid = place.attached_relay()
+
+    assert os.getsid(pid) != os.getsid(programs[0].pid)
+    assert os.getpgid(pid) not in {os.getpgid(program.pid) for program in programs}
+    assert Path(f"/proc/{pid}/cwd").resolve() == Path("/")
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 10
+    descriptors = [os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1, 2)]
+    assert descriptors == ["/dev/null"] * 3
+    environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert b"GRADEML_RELAY=1" in environ
+    for program in programs:
+        out, err = program.communicate("\n", timeout=30)
+        assert json.loads(out)["delivered"]
+        assert err == ""
+    assert len(place.named("run")) == 3
+    assert place.relay_pids() == [pid]
+
+
+def test_relay_told_to_stop_drains_first(place: Workplace) -> None:
+    program = place.start("relay", "50", "wait")
+    assert program.stdout is not None
+    program.stdout.readline()
+    pid = place.attached_relay()
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: place.relay_pids() == [])
+    assert len(place.named("window")) == 2  # windows 0 and 1 are complete; the rest waits for the next relay
+    assert place.named("run") == []
+
+    out, err = program.communicate("\n", timeout=30)
+
+    assert json.loads(out) == {"delivered": True, "mode": "relay"}
+    assert err == ""
+    check_whole_run(place, 50, "exit")
+
+
+def test_killed_relay_is_replaced_and_nothing_is_told_twice(place: Workplace) -> None:
+    program = place.start("relay", "1800", "wait")
+    for _ in range(2):
+        pid = place.attached_relay()
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: pid not in place.relay_pids())  # type: ignore[misc]
+    assert program.stdout is not None
+    program.stdout.readline()
+
+    out, err = program.communicate("\n", timeout=30)
+
+    assert json.loads(out) == {"delivered": True, "mode": "relay"}
+    assert err == ""
+    # A batch may be written and its relay killed before it says so: never lost, at most repeated as it was.
+    rows = Counter(place.rows())
+    assert sorted(rows) == list(range(1800))
+    (run,) = place.named("run")
+    assert run["attributes"]["grademl.steps"] == 1800
+
+
+def test_ring_without_owner_is_adopted(place: Workplace) -> None:
+    status, _, _ = place.train("relay", "20", "kill")
+    assert status == -signal.SIGKILL
+    place.stop_relays()
+    before = len(place.named("run"))
+    # The next program of the same settings starts a relay, which finds what the other left.
+    place.train("relay", "5", "close")
+
+    until(lambda: len(place.named("run")) == 2 - before)
+    assert {run["attributes"]["grademl.ended"] for run in place.named("run")} == {"killed", "exit"}
+
+
+def test_garbage_in_the_ring_folder_stops_nobody(place: Workplace) -> None:
+    place.rings.mkdir(parents=True, mode=0o700)
+    os.chmod(place.rings, 0o700)
+    digest = destination_digest(place.environment())
+    (place.rings / f"{digest}-0000000000000000.ring").write_bytes(os.urandom(100_000))
+    (place.rings / f"{digest}-1111111111111111.ring").symlink_to("/dev/zero")
+    (place.rings / f"{digest}-2222222222222222.ring").mkdir()
+    (place.rings / "notes.txt").write_text("x")
+
+    assert place.train("relay", "20", "close")[1]["delivered"]
+    check_whole_run(place, 20, "exit")
+
+
+def test_dead_collector_delays_nobody_and_gets_all_later(place: Workplace) -> None:
+    with http_receiver() as receiver:
+        port = receiver.port
+    place.environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    assert place.train("relay", "30", "close", "otlp")[1] == {"delivered": True, "mode": "relay"}
+    assert list((place.folder / "spool").glob("*/*.otlp"))
+    place.stop_relays()
+
+    with http_receiver(port) as receiver:
+        receiver.answer = lambda signal: Answer(http=404 if signal == "metrics" else 200)
+        assert place.train("relay", "30", "close", "otlp")[1]["delivered"]
+        until(lambda: receiver.span_names.count("run") == 2)
+        until(lambda: not list((place.folder / "spool").glob("*/*.otlp")))
+        expected = Counter(receiver.span_ids)
+    assert receiver.span_names.count("step") == 2 * receiver.span_names.count("forward") // 2
+    assert set(expected.values()) <= {1, 2}  # both programs have the same run id, and so the same derived ids
+
+
+def test_both_destinations_get_the_same(place: Workplace) -> None:
+    with http_receiver() as receiver:
+        place.environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        assert place.train("relay", "30", "close", "file,otlp")[1]["delivered"]
+    assert sorted(receiver.span_names) == sorted(span["name"] for span in place.spans())
+
+
+def test_without_a_relay_the_process_does_it_itself(place: Workplace) -> None:
+    place.environ = {"PYTHONPATH": str(REPOSITORY)}
+    status, said, err = place.train("in-process", "60", "close")
+
+    assert (status, said, err) == (0, {"delivered": True, "mode": "in-process"}, "")
+    check_whole_run(place, 60, "exit")
+    assert place.relay_pids() == []
+    assert leftovers(place) == []
+
+
+_HUNG = """
+import os, sys, time
+from pathlib import Path
+from grademl_otel.relay.launch import elect
+lock = elect(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_relay_that_hangs_is_given_up(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is held, nobody attends the ring: after 5 s the process converts its marks itself."""
+    from grademl_otel.transport import open_transport
+
+    environ = place.environment()
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.from_env(environ)
+    ring = RingWriter.create(settings)
+    assert ring.path is not None
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HUNG, str(ring.path.parent), ring.digest],
+        stdout=subprocess.PIPE,
+        env=environ,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        transport = open_transport(ring, settings, "relay")
+        now = time.perf_counter_ns()
+        transport.tick(now + 1_000_000_000)
+        assert transport.mode == "relay"
+        transport.tick(now + 6_000_000_000)
+        assert transport.mode == "in-process"
+        assert transport.close(5)
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_one_relay_is_elected(place: Workplace, tmp_path: Path) -> None:
+    environ = place.environment()
+    place.rings.mkdir(parents=True)
+    os.chmod(place.rings, 0o700)
+    digest = "0123456789abcdef"
+    started = [ensure_relay(place.rings, digest, environ) for _ in range(4)]
+    until(place.relay_pids)
+    until(lambda: lock_path(place.rings, digest).exists())
+    until(lambda: len(place.relay_pids()) == 1)
+
+    assert started[0]
+    until(lambda: not ensure_relay(place.rings, digest, environ))
+    assert len(place.relay_pids()) == 1
+
+
+def test_environment_of_a_relay() -> None:
+    auto = "/x/opentelemetry/instrumentation/auto_instrumentation"
+    environ = relay_environment({"PYTHONPATH": f"{auto}:/mine:{auto}/", "OTEL_EXPORTER_OTLP_HEADERS": "a=b"})
+
+    assert environ == {"PYTHONPATH": "/mine", "OTEL_EXPORTER_OTLP_HEADERS": "a=b", "GRADEML_RELAY": "1"}
+    assert "PYTHONPATH" not in relay_environment({"PYTHONPATH": auto})
+
+
+def test_settings_that_differ_have_relays_of_their_own() -> None:
+    base = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "PATH": "/bin"}
+    digest = destination_digest(base)
+
+    assert (
+        destination_digest({**base, "PATH": "/other", "OTEL_SERVICE_NAME": "x", "GRADEML_RUN_ID": "y"})
+        == digest
+    )
+    for change in (
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://b:1"},
+        {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=x"},
+        {"GRADEML_SPOOL_DIR": "/s"},
+        {"https_proxy": "http://p"},
+    ):
+        assert destination_digest({**base, **change}) != digest
+
+
+def test_module_of_the_working_folder_is_not_imported_by_the_relay(place: Workplace) -> None:
+    """A user's `queue.py` lies next to the script and in the relay's way."""
+    bad = place.folder / "user"
+    bad.mkdir()
+    for name in ("queue", "logging", "socket"):
+        (bad / f"{name}.py").write_text("raise SystemExit('imported a file of the user')\n")
+    environ = place.environment()
+    place.rings.mkdir(parents=True)
+    os.chmod(place.rings, 0o700)
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom grademl_otel.relay.launch import ensure_relay\n"
+        f"os.chdir({str(bad)!r})\nensure_relay(Path({str(place.rings)!r}), '0123456789abcdef', os.environ)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True, cwd=REPOSITORY)
+
+    until(lambda: place.log.exists() and "serving" in place.log.read_text())
