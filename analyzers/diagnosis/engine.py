@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -21,10 +23,13 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Judgement,
     Verdict,
 )
+from grademl_otel.analyzers.graph import lane_budget
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 
 RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (loader.judge, compute.judge)
+_MAINLY: Final = 0.5
+"""Part of a run that its training steps should take for the steady step to tell most of its story."""
 _ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
 
 
@@ -35,7 +40,25 @@ def diagnose(run: Run) -> Judgement:
     abstained = [a for j in judgements for a in j.abstained]
     verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}
     verdict = verdicts[findings[0].id] if findings else _no_finding(run, abstained)
+    verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
     return Judgement(findings, [*_too_few(run), *abstained, *_unobserved(run)], verdict)
+
+
+def _beside_the_steps(run: Run) -> list[str]:
+    """Return a line when most of the run was spent outside training steps, where the rules do not look."""
+    steps: dict[str, int] = defaultdict(int)
+    beside: dict[str, int] = defaultdict(int)
+    for row in lane_budget(run):
+        if row.within is None:
+            (beside if row.per_step is None else steps)[row.phase] += row.ns
+    total = sum(steps.values()) + sum(beside.values())
+    if not steps or sum(steps.values()) >= _MAINLY * total:
+        return []
+    largest = max(beside, key=lambda phase: beside[phase])
+    return [
+        f"Training steps are only {percent(sum(steps.values()) / total)} of the run:"
+        f" {largest} takes {percent(beside[largest] / total)}."
+    ]
 
 
 def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:

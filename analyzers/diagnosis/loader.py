@@ -46,6 +46,8 @@ COVERED_SHARE: Final = 0.8
 """Part of the waiting that the evidence must cover for a cause to be named."""
 MANY_WORKERS: Final = 16
 """Above this, making a batch cheaper is the first advice and more workers the second."""
+_NAMED: Final = 8
+"""Ranks listed in a sentence."""
 
 
 def judge(run: Run) -> Judgement:
@@ -74,7 +76,8 @@ def judge(run: Run) -> Judgement:
         fix=_fixes(loader),
         gain=_gain(steps, loader),
     )
-    return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, _sentences(loader)))
+    sentences = _sentences(loader, _who(finding.where.ranks, run.ranks))
+    return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, sentences))
 
 
 def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained | None:
@@ -203,23 +206,30 @@ def _fixes(loader: LoaderFacts) -> list[str]:
     return [more, cheaper] if needed <= MANY_WORKERS else [cheaper, more]
 
 
-def _sentences(loader: LoaderFacts) -> list[str]:
-    share = percent(loader.wait_share)
-    limit = f"The trainer waits for data {share} of each step. The loader is the limit, not the computation."
+def _who(ranks: list[int], of: list[int]) -> str:
+    """Return who waits, with its verb; ranks are named when not all of them do."""
+    if len(ranks) == len(of):
+        return "The trainer waits"
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]} (of {len(of):,}) waits"
+    named = ", ".join(map(str, ranks[:_NAMED])) + (", ..." if len(ranks) > _NAMED else "")
+    return f"{len(ranks):,} of {len(of):,} ranks ({named}) wait"
+
+
+def _sentences(loader: LoaderFacts, who: str) -> list[str]:
+    waits = f"{who} for data {percent(loader.wait_share)} of each step"
+    limit = f"{waits}. The loader is the limit, not the computation."
+    if _now_and_then(loader):
+        limit = f"{waits}: the loader is late in {loader.empty:,} of {loader.n_asked:,} steps."
     if not loader.workers:
         return [
             limit,
             f"DataLoader num_workers=0 makes batches in the main thread: {milliseconds(loader.wait_ns)} of a"
             f" {milliseconds(loader.step_ns)} step, while nothing is computed.",
         ]
-    if _now_and_then(loader):
-        limit = (
-            f"The trainer waits for data {share} of each step:"
-            f" the loader is late in {loader.empty:,} of {loader.n_asked:,} steps."
-        )
-    pace = milliseconds(loader.make_ns / loader.workers)
     return [
         limit,
-        f"DataLoader num_workers={loader.workers} makes a batch every {pace};"
-        f" a step needs one every {milliseconds(loader.compute_ns)}.",
+        f"DataLoader num_workers={loader.workers} makes a batch every"
+        f" {milliseconds(loader.make_ns / loader.workers)}; a step needs one every"
+        f" {milliseconds(loader.compute_ns)}.",
     ]

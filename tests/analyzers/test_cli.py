@@ -251,6 +251,13 @@ def test_runs_in_every_format(store: Path, slow: Simulated, capsys: pytest.Captu
     assert run(["runs", str(store), "--service", "nobody"]) == errors.EXIT_NOTHING_FOUND
 
 
+def test_services_of_other_traces_are_listed(crowd: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, "runs", crowd, "--json")
+    assert (document["runs"], document["services"]) == ([], ["shop"])
+    assert run(["runs", str(crowd)]) == 0
+    assert "other traces of: shop\n" in capsys.readouterr().out
+
+
 def test_a_run_is_chosen_by_the_start_of_its_id(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = simulate(Training(run_id="f" * 32, start=Training.start + 10**12, epochs=1, steps_per_epoch=4))
     other.write_store(store)

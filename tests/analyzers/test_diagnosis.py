@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -130,6 +131,15 @@ def test_python_between_the_phases_sets_the_pace(tmp_path: Path) -> None:
     assert "Python between the phases takes 7" in found.verdict.lines[0]
 
 
+def test_a_run_that_is_mostly_something_else_says_so(tmp_path: Path) -> None:
+    training = Training(epochs=1, steps_per_epoch=60, startup_ns=3000 * MS)
+    found = diagnose(build(tmp_path, training))
+    assert found.verdict is not None
+    assert re.fullmatch(
+        r"Training steps are only 1\d % of the run: start-up takes 8\d %\.", found.verdict.lines[-1]
+    )
+
+
 @pytest.mark.parametrize(("steps", "severity"), [(10, WARNING), (60, CRITICAL)])
 def test_few_steps_are_never_critical(steps: int, severity: str, tmp_path: Path) -> None:
     run = build(tmp_path, Training(epochs=1, steps_per_epoch=steps, fetch_ns=39 * MS))
@@ -172,6 +182,8 @@ def test_each_rank_is_judged(tmp_path: Path) -> None:
     found = diagnose(build(tmp_path, training))
     (finding,) = [one for one in found.findings if one.id == "input.loader"]
     assert finding.where.ranks == [1]
+    assert found.verdict is not None
+    assert found.verdict.lines[0].startswith("Rank 1 (of 3) waits for data ")
     assert [one.rule for one in found.abstained][-1] == "ranks.straggler"
 
 
