@@ -75,9 +75,7 @@ class Pump:
         batch = self.reader.read(limit)
         self._convert(batch)
         self._hold(self._converter.flush(now_ns))
-        if self._held and (
-            now_ns - self._held_since >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS
-        ):
+        if self._held and (now_ns - self._held_since >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS):
             self._hand_on()
         if now_ns - self._metrics_at >= METRICS_EVERY_NS:
             self._metrics_at = now_ns
@@ -93,9 +91,7 @@ class Pump:
         while batch := self.reader.read(4096, final=True):
             self._convert(batch)
         self._count_lost()
-        self._hold(
-            self._converter.finish(how, self.reader.open_phases(), now_ns, self.reader.accumulators())
-        )
+        self._hold(self._converter.finish(how, self.reader.open_phases(), now_ns, self.reader.accumulators()))
         self._hand_on()
         self._send_metrics(final=True)
         self._await_delivery()

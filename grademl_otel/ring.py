@@ -179,7 +179,7 @@ class RingWriter:
         return self._get(layout.RELAY_HEARTBEAT)
 
     def relay_alive(self, now_ns: int) -> bool:
-        """Return True when a relay has looked at this ring in the last 1.5 s; it looks four times a second."""
+        """Return True when a relay looked at this ring in the last 1.5 s; it does four times a second."""
         beat = self.relay_heartbeat
         return beat > 0 and now_ns - beat < _RELAY_FRESH_NS
 
