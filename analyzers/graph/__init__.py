@@ -16,9 +16,10 @@ from grademl_otel.analyzers.graph.events import EDGE_KINDS, EventGraph, event_gr
 from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section
 from grademl_otel.analyzers.graph.run_path import run_path, step_path
 from grademl_otel.analyzers.graph.shorten import shortened_total
+from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
 from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
-from grademl_otel.analyzers.graph.tree import SpanTree, trace_paths, trace_roots, tree_path
+from grademl_otel.analyzers.graph.tree import trace_paths, tree_path
 from grademl_otel.analyzers.verbs import callable_as_verb
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from grademl_otel.analyzers.graph.tree import SpanTree
+from grademl_otel.analyzers.graph.span_tree import SpanTree
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, SpanColumns
 
 
@@ -53,11 +53,13 @@ def _length(
     """Return the duration of ``parent`` when its child ``changed`` takes ``length``."""
     spans = tree.spans
     lo, hi = window
-    producer = spans.kind[parent] == KIND_PRODUCER
+    producer, lane = spans.kind[parent] == KIND_PRODUCER, tree.lane_around(parent)
     children: list[tuple[int, int, int]] = []
     for ix in tree.children(parent):
         start, end = max(lo, int(spans.start[ix])), min(hi, int(spans.end[ix]))
-        blocks = not (producer and spans.kind[ix] == KIND_CONSUMER) and not tree.concurrent(ix, parent)
+        own = tree.lane(ix)
+        concurrent = lane is not None and own is not None and own != lane
+        blocks = not concurrent and not (producer and spans.kind[ix] == KIND_CONSUMER)
         if start < end and ix != root and blocks:
             children.append((start, end, ix))
     by_start = sorted(children)

@@ -13,7 +13,7 @@ from grademl_otel.analyzers.graph.activities import Activities, activities
 from grademl_otel.analyzers.graph.main_lane import NAMES
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.shorten import shortened_total
-from grademl_otel.analyzers.graph.tree import SpanTree
+from grademl_otel.analyzers.graph.span_tree import SpanTree
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 

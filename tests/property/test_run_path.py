@@ -117,14 +117,14 @@ def wild_runs(draw: st.DrawFn) -> Run:
 
 
 @given(wild_runs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_contradictory_telemetry_has_an_exact_path_and_budget(run: Run) -> None:
     assert_exact(run, run_path(run))
     to_networkx(run)
 
 
 @given(wild_runs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_step_has_an_exact_path(run: Run) -> None:
     for rank, step in {(int(r), int(s)) for r, s in zip(run.steps.rank, run.steps.step, strict=True)}:
         try:
@@ -164,7 +164,7 @@ def trainings(draw: st.DrawFn) -> Training:
 
 
 @given(trainings())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_training_has_an_exact_path_that_follows_the_queue(training: Training) -> None:
     run = run_of(training)
     path = run_path(run)
@@ -177,7 +177,7 @@ def test_any_training_has_an_exact_path_that_follows_the_queue(training: Trainin
 
 
 @given(trainings())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_budgets_of_detail_and_of_table_agree(training: Training) -> None:
     exact = simulate(replace(training, detail_level=0))
     run = run_of(replace(training, detail_level=70))

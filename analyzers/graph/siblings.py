@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The children of a span that may block it, in the order in which the walk asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
+from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
+from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER
+
+
+@dataclass
+class Piece:
+    """A span clipped to the window in which it can matter; never empty but for the root."""
+
+    ix: int
+    lo: int
+    hi: int
+
+
+class Siblings:
+    """Clips, settles and sorts children, and counts what that took away."""
+
+    def __init__(self, tree: SpanTree, root: int, tolerance: OverlapTolerance) -> None:
+        self._tree, self._root, self._tolerance = tree, root, tolerance
+        self._nested: dict[int, list[Piece]] = {}
+        self.clipped_ns = 0
+        self.overlap_ns = 0
+
+    def of(self, parent: Piece, lane: Lane | None) -> tuple[list[Piece], list[Piece]]:
+        """Return the children of ``parent``, which runs in ``lane``: in the order of the walk; concurrent."""
+        spans, tree = self._tree.spans, self._tree
+        producer = spans.kind[parent.ix] == KIND_PRODUCER
+        blocking = [
+            Piece(mate.ix, mate.lo, min(mate.hi, parent.hi))
+            for mate in self._nested.pop(parent.ix, ())
+            if mate.lo < parent.hi
+        ]
+        concurrent: list[Piece] = []
+        for ix in tree.children(parent.ix):
+            start, end = int(spans.start[ix]), int(spans.end[ix])
+            # A child that is the root closes a cycle of parents; one that ends before it starts has no place.
+            if ix == self._root or end < start or (producer and spans.kind[ix] == KIND_CONSUMER):
+                continue
+            child = Piece(ix, max(start, parent.lo), min(end, parent.hi))
+            self.clipped_ns += (end - start) - max(0, child.hi - child.lo)
+            if child.lo < child.hi:
+                own = tree.lane(ix) if lane is not None else None
+                (blocking if own is None or own == lane else concurrent).append(child)
+        return self._in_order(self._settled(parent, blocking)), concurrent
+
+    def _settled(self, parent: Piece, children: list[Piece]) -> list[Piece]:
+        """Let siblings of one lane nest, or end where the next starts: it does one thing at a time."""
+        units: dict[tuple[str, object, object], list[Piece]] = {}
+        for child in children:
+            unit = self._tree.unit(child.ix)
+            if unit is not None:
+                units.setdefault(unit, []).append(child)
+        allowed = self._tolerance.of(parent.hi - parent.lo)
+        nested: set[int] = set()
+        for (sort, _, _), mates in units.items():
+            mates.sort(key=lambda mate: (mate.lo, -mate.hi))
+            around: list[Piece] = []
+            for mate in mates:
+                while around and around[-1].hi <= mate.lo:
+                    around.pop()
+                if around:
+                    outer = around[-1]
+                    same = (outer.lo, outer.hi) == (mate.lo, mate.hi)
+                    if mate.hi <= outer.hi and not same and sort == "lane":
+                        # Phases of a lane nest by time, whatever their parents.
+                        self._nested.setdefault(outer.ix, []).append(mate)
+                        nested.add(mate.ix)
+                    elif outer.lo < mate.lo and outer.hi <= mate.hi and outer.hi - mate.lo <= allowed:
+                        self.overlap_ns += outer.hi - mate.lo
+                        outer.hi = mate.lo
+                        around.pop()
+                around.append(mate)
+        return [child for child in children if child.ix not in nested]
+
+    def _in_order(self, children: list[Piece]) -> list[Piece]:
+        """Sort by the rule of the walk; what is alike to the last bit is told apart by its subtree only."""
+
+        def key(child: Piece) -> tuple[int, bool, int, str]:
+            return -child.hi, self._tree.is_wait(child.ix), child.lo, self._tree.spans.name(child.ix)
+
+        ordered: list[Piece] = []
+        for _, alike in groupby(sorted(children, key=key), key=key):
+            group = list(alike)
+            if len(group) > 1:
+                group.sort(key=lambda child: self._tree.digest(child.ix))
+            ordered += group
+        return ordered

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans as trees: children, roots, and the few attributes that a walk needs, decoded once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+
+Lane = tuple[int | None, str]
+"""(rank, name): equal names of two ranks are two lanes."""
+
+_BLOCKING = "blocking"
+
+
+@dataclass(frozen=True)
+class SpanFacts:
+    """What a walk needs of a span's attributes; what is absent or of an unexpected type is None."""
+
+    lane: str | None
+    thread: int | str | None
+    item: str | None
+    step: int | None
+
+
+class SpanTree:
+    """Children of every span, and decoded facts on demand; one serves many walks over the same columns."""
+
+    def __init__(self, spans: SpanColumns) -> None:
+        self.spans = spans
+        self._order: IntArray = np.argsort(spans.parent_ix, kind="stable")
+        # Roots and orphans (negative parents) sort first and are nobody's children.
+        self._first: IntArray = np.searchsorted(
+            spans.parent_ix[self._order], np.arange(len(spans) + 1, dtype=np.int64)
+        )
+        self._facts: dict[int, SpanFacts] = {}
+        self._digests: dict[int, bytes] = {}
+        self._blockers = _blocking_links(spans)
+
+    def children(self, ix: int) -> list[int]:
+        """Return the children of span ``ix``, in no particular order."""
+        found: list[int] = self._order[self._first[ix] : self._first[ix + 1]].tolist()
+        return found
+
+    def blockers(self, ix: int) -> list[int]:
+        """Return the spans that span ``ix`` names in links of kind ``blocking``."""
+        return self._blockers.get(ix, [])
+
+    def facts(self, ix: int) -> SpanFacts:
+        facts = self._facts.get(ix)
+        if facts is None:
+            attributes = self.spans.attributes(ix)
+            lane, thread = attributes.get(semconv.LANE), attributes.get("thread.id")
+            item, step = attributes.get(semconv.ITEM), attributes.get(semconv.STEP_NUMBER)
+            facts = self._facts[ix] = SpanFacts(
+                lane=lane if isinstance(lane, str) else None,
+                thread=thread if isinstance(thread, int | str) else None,
+                item=item if isinstance(item, str) else None,
+                step=step if isinstance(step, int) else None,
+            )
+        return facts
+
+    def rank(self, ix: int) -> int | None:
+        rank = self.spans.resource(ix).get(semconv.RANK)
+        return rank if isinstance(rank, int) else None
+
+    def lane(self, ix: int) -> Lane | None:
+        """Return the lane that span ``ix`` names itself."""
+        lane = self.facts(ix).lane
+        return None if lane is None else (self.rank(ix), lane)
+
+    def lane_around(self, ix: int) -> Lane | None:
+        """Return the lane of span ``ix``: its own, else that of its nearest ancestor with one."""
+        seen: set[int] = set()
+        while ix >= 0 and ix not in seen:
+            seen.add(ix)
+            lane = self.lane(ix)
+            if lane is not None:
+                return lane
+            ix = int(self.spans.parent_ix[ix])
+        return None
+
+    def unit(self, ix: int) -> tuple[str, object, object] | None:
+        """Return the lane or thread that runs span ``ix``, one thing at a time; None when unknown."""
+        facts = self.facts(ix)
+        if facts.lane is not None:
+            return "lane", self.rank(ix), facts.lane
+        if facts.thread is not None:
+            return "thread", int(self.spans.resource_ix[ix]), facts.thread
+        return None
+
+    def is_wait(self, ix: int) -> bool:
+        return self.spans.name(ix) in semconv.WAIT_PHASES
+
+    def digest(self, ix: int) -> bytes:
+        """Return a digest of the subtree of ``ix`` that no order of spans, id or shift in time changes."""
+        digests, spans = self._digests, self.spans
+        pending, begun = [ix], {ix}
+        while pending:
+            at = pending[-1]
+            # What has begun and is not done is above: only in a cycle of parents.
+            missing = [child for child in self.children(at) if child not in digests and child not in begun]
+            if missing:
+                pending += missing
+                begun.update(missing)
+                continue
+            pending.pop()
+            start, facts = int(spans.start[at]), self.facts(at)
+            own = (
+                int(spans.end[at]) - start, spans.name(at), int(spans.kind[at]), self.rank(at),
+                facts.lane, facts.thread, facts.item, facts.step,
+            )  # fmt: skip
+            below = sorted(
+                f"{int(spans.start[child]) - start}:".encode() + digests[child]
+                for child in self.children(at)
+                if child in digests
+            )
+            digests[at] = blake2b(repr((own, below)).encode(), digest_size=16).digest()
+        return digests[ix]
+
+
+def trace_roots(spans: SpanColumns) -> list[int]:
+    """Return the root of each trace, ordered by start.
+
+    Of several, a span without a parent goes before an orphan, then the longest, the earliest, the first by
+    name. In a trace whose parents form only cycles, the same order chooses among all spans.
+    """
+    if not len(spans):
+        return []
+    usable = spans.possible
+    # 0 root, 1 orphan, 2 child; a span with impossible times only when its trace has no other.
+    standing = np.where(spans.parent_ix == -1, 0, np.where(spans.parent_ix < 0, 1, 2)) + 3 * ~usable
+    alphabetical = np.argsort(np.argsort(np.array(spans.names, dtype=object), kind="stable"), kind="stable")
+    order = np.lexsort(
+        (
+            alphabetical[spans.name_ix],
+            spans.start,
+            -(spans.end - spans.start),
+            standing,
+            spans.trace_lo,
+            spans.trace_hi,
+        )
+    )
+    hi, lo = spans.trace_hi[order], spans.trace_lo[order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    roots = order[first]
+    by_start = np.lexsort((alphabetical[spans.name_ix[roots]], spans.end[roots], spans.start[roots]))
+    found: list[int] = roots[by_start].tolist()
+    return found
+
+
+def _blocking_links(spans: SpanColumns) -> dict[int, list[int]]:
+    links = spans.links
+    wanted = [i for i, kind in enumerate(links.kind) if kind == _BLOCKING]
+    if not wanted:
+        return {}
+    targets = {(int(links.trace_hi[i]), int(links.trace_lo[i]), int(links.span_id[i])): -1 for i in wanted}
+    for ix in np.flatnonzero(np.isin(spans.span_id, links.span_id[wanted])).tolist():
+        key = (int(spans.trace_hi[ix]), int(spans.trace_lo[ix]), int(spans.span_id[ix]))
+        if key in targets:
+            targets[key] = ix
+    found: dict[int, list[int]] = {}
+    for i in wanted:
+        target = targets[int(links.trace_hi[i]), int(links.trace_lo[i]), int(links.span_id[i])]
+        if target >= 0:
+            found.setdefault(int(links.span_ix[i]), []).append(target)
+    return found
