@@ -51,7 +51,7 @@ class Stamp:
         self.machine = machine
         self.pass_ = pass_
         self.records: dict[int, TimedIndex] = {}
-        """Times of batches that came from workers, not handed out yet, by index."""
+        """Times of batches that came from workers, not handed out yet."""
         self.last = -1
         """Index of the batch that came last."""
 
@@ -137,11 +137,11 @@ def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[...,
 
     @wraps(original)
     def __next__(self: Any) -> Any:
+        t0 = perf_counter_ns()
         stamp = _begin(self, guard)
         if stamp is None:
             return original(self)
         recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
-        t0 = perf_counter_ns()
         try:
             machine.begin_wait(pass_, t0)
             if recorder.measuring:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import wraps
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -45,6 +45,7 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         recorder = None
+        t0 = perf_counter_ns()
         if guard.on:
             try:
                 recorder = session.recorder or session.begin(training=True)
@@ -58,7 +59,6 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         owner = recorder.backward_owner
         machine.backward_depth = 1
         recorder.backward_owner = machine
-        t0 = perf_counter_ns()
         _guarded(guard, machine.begin_backward, t0)
         if recorder.measuring:
             recorder.spent(t0)
@@ -78,17 +78,12 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     return backward
 
 
-class _Step(NamedTuple):
-    """A step of an optimizer that is running, or that raised, for which there is no hook."""
-
-    optimizer: int
-    t0: int
-    backwards: int
-
-
 class _Running(threading.local):
+    """Steps that are running in this thread, or that raised, for which there is no hook."""
+
     def __init__(self) -> None:
-        self.steps: list[_Step] = []
+        self.steps: list[tuple[int, int, int]] = []
+        """(optimizer, start, backwards that the thread had seen by then), the innermost last."""
 
 
 class _Optimizers:
@@ -131,15 +126,16 @@ class _Optimizers:
         if not self._guard.on:
             return
         try:
+            t0 = perf_counter_ns()
             recorder = session.recorder or session.begin(training=True)
             if recorder is None:
                 return
             machine = recorder.here()
             steps = self._running.steps
-            while steps and steps[-1].optimizer == id(optimizer) and steps[-1].backwards != machine.backwards:
+            number = id(optimizer)
+            while steps and steps[-1][0] == number and steps[-1][2] != machine.backwards:
                 steps.pop()  # that step raised: no `super().step()` has a backward between
-            t0 = perf_counter_ns()
-            steps.append(_Step(id(optimizer), t0, machine.backwards))
+            steps.append((number, t0, machine.backwards))
             if len(steps) == 1 and not machine.backward_depth:
                 machine.begin_optimizer(t0)
             if recorder.measuring:
@@ -156,14 +152,14 @@ class _Optimizers:
         try:
             t1 = perf_counter_ns()
             number = id(optimizer)
-            while steps[-1].optimizer != number:
+            while steps[-1][0] != number:
                 steps.pop()  # that one raised, and its caller went on
-            step = steps.pop()
-            if any(outer.optimizer == number for outer in steps):
+            _, t0, _ = steps.pop()
+            if steps and any(outer[0] == number for outer in steps):
                 return  # a subclass that calls its parent's step
             machine = recorder.here()
             self.watch(optimizer, machine)
-            machine.stepped(number, step.t0, t1, phase=not steps and not machine.backward_depth)
+            machine.stepped(number, t0, t1, phase=not steps and not machine.backward_depth)
             if recorder.measuring:
                 recorder.spent(t1)
         except IndexError:
