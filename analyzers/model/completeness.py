@@ -28,6 +28,7 @@ from grademl_otel.analyzers.model.tables import TablePart
 
 _NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
 _LISTED: Final = 8
+_GAPS: Final = 1000
 _DISAGREE_SHARE: Final = 0.01
 _DISAGREE_NS: Final = 10_000
 
@@ -228,16 +229,20 @@ def _windows(evidence: Evidence, rank: int, reasons: list[str]) -> set[int]:
     for part in parts:
         by_window.setdefault(part.window, []).append(part)
     final = max(by_window)
-    absent = [window for window in range(final) if window not in by_window]
+    missing = final + 1 - len(by_window)
+    absent = _gaps(by_window)
     if absent:
-        reasons.append(f"rank {rank}: {len(absent)} of {final + 1} windows are missing: {_listed(absent)}")
+        listed = _listed(absent, missing)
+        reasons.append(f"rank {rank}: {missing:,} of {final + 1:,} windows are missing: {listed}")
     cut = set()
     for window, some in by_window.items():
-        highest = max(part.part for part in some)
-        gaps = sorted(set(range(highest + 1)) - {part.part for part in some})
+        numbers = {part.part for part in some}
+        gaps = _gaps(numbers)
         if gaps:
             cut.add(window)
-            reasons.append(f"rank {rank}: window {window} lacks parts {_listed(gaps)} of {highest + 1}")
+            count = max(numbers) + 1
+            listed = _listed(gaps, count - len(numbers))
+            reasons.append(f"rank {rank}: window {window} lacks parts {listed} of {count:,}")
         # The run's end closes its final window only if there are rows left to send: its totals tell there.
         if window != final and not any(part.last for part in some):
             cut.add(window)
@@ -294,6 +299,17 @@ def _share(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e6 else None
 
 
-def _listed(values: Iterable[Any] | Sequence[Any]) -> str:
-    items = [str(value) for value in values]
-    return ", ".join(items[:_LISTED]) + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
+def _gaps(numbers: Iterable[int]) -> list[int]:
+    """Return the numbers from 0 to the largest of ``numbers`` that are not among them, the first 1,000."""
+    gaps: list[int] = []
+    expected = 0
+    for number in sorted(numbers):
+        gaps += range(expected, min(number, expected + _GAPS - len(gaps)))
+        expected = number + 1
+    return gaps
+
+
+def _listed(values: Sequence[Any], count: int | None = None) -> str:
+    """Return the first few of ``values`` and how many more there are; ``count`` if these are not all."""
+    more = (len(values) if count is None else count) - _LISTED
+    return ", ".join(str(value) for value in values[:_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -50,6 +50,7 @@ _SCOPES: Final = frozenset(
     }
 )
 _NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+_MAX_RANKS: Final = 1 << 17
 _ENDS_WORST_FIRST: Final = ("killed", "exception", "unknown", "exit")
 
 
@@ -65,14 +66,14 @@ class _Identity:
 
 def _identity(resource: dict[str, Any]) -> _Identity | None:
     run_id = resource.get(semconv.RUN_ID)
-    if not isinstance(run_id, str) or not run_id:
+    if not isinstance(run_id, str) or not run_id or not run_id.isascii():
         return None
-    world = resource.get(semconv.WORLD_SIZE)
+    world_size = _whole(resource.get(semconv.WORLD_SIZE))
     return _Identity(
         run_id,
         _whole(resource.get(semconv.ATTEMPT)) or 0,
         _whole(resource.get(semconv.RANK)) or 0,
-        _whole(world) if world is not None else None,
+        world_size if world_size is not None and world_size <= _MAX_RANKS else None,
     )
 
 
@@ -97,7 +98,7 @@ class _Attempt:
         self.possible_ixs: IntArray = self.ixs[spans.possible[self.ixs]]
         rank_of = np.array([i.rank if i else -1 for i in identities], np.int64)
         self.rank_of_span: IntArray = rank_of[spans.resource_ix]
-        self.ranks: list[int] = [int(rank) for rank in np.unique(self.rank_of_span[self.ixs])]
+        self.ranks: list[int] = [int(rank) for rank in np.unique(self.rank_of_span[self.possible_ixs])]
         members = [i for i, mine in zip(identities, ours, strict=True) if mine and i]
         self.world_size = max((i.world_size for i in members if i.world_size is not None), default=None)
         run_trace = semconv.trace_id(run_id, attempt, semconv.TRACE_RUN)
@@ -177,7 +178,8 @@ def build_run(telemetry: Telemetry, run_id: str | None = None, attempt: int | No
 
     ``run_id`` may be the beginning of one.
     """
-    wanted = [a for a in _attempts(telemetry) if run_id is None or a.run_id.startswith(run_id)]
+    prefix = (run_id or "").lower()
+    wanted = [a for a in _attempts(telemetry) if a.run_id.lower().startswith(prefix)]
     if not wanted:
         return None
     latest = max(wanted, key=_started).run_id

@@ -16,7 +16,10 @@ from grademl_otel.analyzers.model.facts import StepTable
 
 _US: Final = 1000
 _MAX_ROWS: Final = 1 << 20
-_MAX_US: Final = 1 << 53
+_MAX_US: Final = 1 << 50  # 35 years; keeps every sum of times within int64
+_MAX_START: Final = 1 << 62
+_MAX_WINDOW: Final = 1 << 40
+_MAX_PART: Final = 1 << 20
 _VERSION: Final = 1
 
 
@@ -47,6 +50,8 @@ class TablePart:
 
 def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) -> TablePart:
     """Return the table in a window span's attributes; raises MalformedTable."""
+    if not 0 <= window_start < _MAX_START:
+        raise MalformedTable(f"step table of a window that starts at {window_start} ns")
     version = attributes.get(semconv.TABLE_VERSION)
     if version != _VERSION:
         raise MalformedTable(f"step table of version {version!r}; this release reads version {_VERSION}")
@@ -74,8 +79,8 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
         columns[name] = table.get(name, np.full(rows, -1, np.int64))
     return TablePart(
         rank=rank,
-        window=_int(attributes, semconv.WINDOW_NUMBER),
-        part=_int(attributes, semconv.WINDOW_PART),
+        window=_int(attributes, semconv.WINDOW_NUMBER, _MAX_WINDOW),
+        part=_int(attributes, semconv.WINDOW_PART, _MAX_PART),
         last=bool(attributes.get(semconv.WINDOW_LAST, False)),
         steps_so_far=_int(attributes, semconv.WINDOW_STEPS_SO_FAR),
         eval_steps_so_far=_int(attributes, semconv.WINDOW_EVAL_SO_FAR),
@@ -133,9 +138,9 @@ def _unfold(name: str, array: IntArray, rows: int) -> IntArray:
     raise MalformedTable(f"column {name} has {len(array)} elements of {rows}")
 
 
-def _int(attributes: Mapping[str, Any], key: str) -> int:
+def _int(attributes: Mapping[str, Any], key: str, limit: int = 1 << 53) -> int:
     value = attributes.get(key, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
         raise MalformedTable(f"{key} is no count: {value!r}")
     return value
 

@@ -28,7 +28,7 @@ from grademl_otel.analyzers.sources.narrow import narrow, run_ids
 
 TRACES: Final = "traces.jsonl"
 STDIN: Final = "-"
-_RUN_FOLDER: Final = re.compile(r"\d{8}T\d{6}Z-([0-9a-f]{32})(?:-.*)?")
+_RUN_FOLDER: Final = re.compile(r"\d{8}T\d{6}Z-(.+)")
 _SUFFIXES: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GLOB: Final = re.compile(r"[*?\[]")
@@ -138,7 +138,7 @@ def _selected(folders: list[Path], selection: Selection, where: str) -> list[Pat
         return folders
     if selection.run_id is None:
         return folders[:1]
-    named = [folder for folder in folders if _run_id(folder).startswith(selection.run_id.lower())]
+    named = [folder for folder in folders if _run_id(folder).lower().startswith(selection.run_id.lower())]
     if len({_run_id(folder) for folder in named}) > 1:
         raise _ambiguous(where, selection.run_id)
     return named or folders

@@ -314,7 +314,7 @@ class _Reader:
 
 def _wanted(run: RunSummary, prefix: str | None, selection: Selection) -> bool:
     return (
-        (prefix is None or run.run_id.startswith(prefix))
+        (prefix is None or run.run_id.lower().startswith(prefix))
         and selection.attempt in (None, run.attempt)
         and (selection.start is None or run.end >= selection.start)
     )

@@ -119,4 +119,4 @@ def run_ids(spans: SpanColumns) -> set[str]:
 
 
 def _is_run(attributes: dict[str, object], prefix: str) -> bool:
-    return str(attributes.get(semconv.RUN_ID, "")).startswith(prefix.lower())
+    return str(attributes.get(semconv.RUN_ID, "")).lower().startswith(prefix.lower())

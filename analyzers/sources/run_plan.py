@@ -18,6 +18,8 @@ from grademl_otel.analyzers.model.run import build_run, window_parts
 _BATCH: Final = 16
 _MISSES: Final = 3
 """Windows in a row that may be missing while it is not known how many there are."""
+_GIVE_UP: Final = 256
+"""Windows in a row that may be missing in any case: over a million steps."""
 
 
 @dataclass
@@ -68,7 +70,9 @@ class RunPlan:
         wanted = [(window, shard + 1) for window, shard in sorted(self._full_shards)]
         wanted = [shard for shard in wanted if shard not in self._asked]
         if not wanted:
-            last = self._latest_found + _MISSES if self._last_window is None else self._last_window
+            last = self._latest_found + _MISSES
+            if self._last_window is not None:
+                last = min(self._last_window, self._latest_found + _GIVE_UP)
             stop = min(last + 1, self._next + _BATCH)
             groups = range(-(-self._ranks // semconv.RANKS_PER_SHARD))
             wanted = [

@@ -216,3 +216,13 @@ def test_every_reason_is_one_line(sim: Simulated, tmp_path: Path) -> None:
     found = verdict(tmp_path, sim, lambda rank, span: int(span["spanId"], 16) % 3 != 0)
     assert found.verdict == "incomplete"
     assert all("\n" not in reason and len(reason) < 200 for reason in found.reasons)
+
+
+def test_a_rank_of_which_only_impossible_times_came_is_missing(sim: Simulated, tmp_path: Path) -> None:
+    spans = [(rank, {**span, "endTimeUnixNano": "0"} if rank == 1 else span) for rank, span in sim.spans]
+    file = tmp_path / "traces.jsonl"
+    file.write_bytes(lines(sim.training, spans))
+    run = build_run(open_source(str(file)).read(Selection()))
+    assert run is not None
+    assert list(run.rank_bounds) == run.ranks == [0]
+    assert "1 of 2 ranks sent nothing: 1" in run.completeness.reasons

@@ -179,7 +179,7 @@ def test_the_latest_run_and_its_last_attempt_by_default(tmp_path: Path) -> None:
         ({"run_id": "a" * 32}, ("a", 0)),
         ({"run_id": "aa"}, ("a", 0)),
     ):
-        run = build_run(telemetry, **which)  # type: ignore[arg-type]
+        run = build_run(telemetry, **which)
         assert run is not None
         assert (run.run_id[0], run.attempt) == wanted
         assert run.completeness.verdict == "complete"
@@ -321,3 +321,41 @@ def test_lines_of_a_rank_alone_make_a_run_of_one_rank(tmp_path: Path) -> None:
     assert run is not None
     assert run.ranks == [1]
     assert run.script == "train.py"
+
+
+_ODD: list[dict[str, Any]] = [
+    {},
+    {"intValue": "-1"},
+    {"intValue": "9223372036854775807"},
+    {"intValue": "2305843009213693951"},
+    {"intValue": "1" * 30},
+    {"intValue": "x"},
+    {"stringValue": ""},
+    {"stringValue": "é\x00"},
+    {"stringValue": "[1, 2"},
+    {"boolValue": True},
+    {"doubleValue": "NaN"},
+    {"doubleValue": 1e300},
+    {"arrayValue": {}},
+    {"arrayValue": {"values": [{"intValue": "9007199254740993"}, {}]}},
+    {"arrayValue": {"values": [{"intValue": "5"}] * 3}},
+    {"kvlistValue": {"values": [{"key": "a"}]}},
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_odd_values_of_attributes_raise_nothing_and_take_no_time(data: st.DataObject) -> None:
+    sim = simulate(Training(epochs=1, steps_per_epoch=18, eval_batches=1, workers=1))
+    request = json.loads(sim.otlp_lines())
+    (group,) = request["resourceSpans"]
+    spans = [
+        s for s in group["scopeSpans"][0]["spans"] if s["name"] in (sc.RUN, sc.WINDOW, sc.STEP, sc.EPOCH)
+    ]
+    for _ in range(data.draw(st.integers(1, 3))):
+        owner = data.draw(st.sampled_from([group["resource"], *spans]))
+        data.draw(st.sampled_from(owner["attributes"]))["value"] = data.draw(st.sampled_from(_ODD))
+    with tempfile.TemporaryDirectory() as folder:
+        telemetry = telemetry_of(Path(folder), json.dumps(request).encode())
+    list_runs(telemetry)
+    build_run(telemetry)
