@@ -6,6 +6,8 @@ Without ``raw`` Jaeger moves spans of other hosts to where it thinks that their 
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final, Protocol
 
@@ -18,6 +20,16 @@ _S: Final = 1_000_000_000
 ADVICE: Final = "is Jaeger running there? (query port is 16686, 4317/4318 take spans)"
 
 
+@dataclass(frozen=True)
+class Search:
+    """What one span of a trace must be like."""
+
+    service: str | None = None
+    operation: str | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Servers before v2.19 do not look at these in v3: they may give more."""
+
+
 class JaegerApi(Protocol):
     """What is asked of a Jaeger; bodies are JSON documents that `documents.read_document` reads."""
 
@@ -27,9 +39,7 @@ class JaegerApi(Protocol):
     def trace(self, trace_id: int) -> bytes | None:
         """Return a whole trace, or None when there is no such trace."""
 
-    def search(
-        self, service: str | None, operation: str | None, start: int, end: int, limit: int
-    ) -> bytes | None:
+    def search(self, wanted: Search, start: int, end: int, limit: int) -> bytes | None:
         """Return up to ``limit`` whole traces that have a span which matches, or None; times in Unix ns."""
 
 
@@ -57,9 +67,7 @@ class JaegerV3:
         except NotFound:
             return None
 
-    def search(
-        self, service: str | None, operation: str | None, start: int, end: int, limit: int
-    ) -> bytes | None:
+    def search(self, wanted: Search, start: int, end: int, limit: int) -> bytes | None:
         since, until, depth = _rfc3339(start), _rfc3339(end), str(limit)
         params = {
             "query.startTimeMin": since,
@@ -72,10 +80,12 @@ class JaegerV3:
             "query.rawTraces": "true",
             "query.raw_traces": "true",
         }
-        if service:
-            params |= {"query.serviceName": service, "query.service_name": service}
-        if operation:
-            params |= {"query.operationName": operation, "query.operation_name": operation}
+        if wanted.service:
+            params |= {"query.serviceName": wanted.service, "query.service_name": wanted.service}
+        if wanted.operation:
+            params |= {"query.operationName": wanted.operation, "query.operation_name": wanted.operation}
+        if wanted.attributes:
+            params["query.attributes"] = json.dumps(dict(wanted.attributes))
         try:
             return self._client.get_json("/api/v3/traces", params)
         except NotFound:
@@ -97,19 +107,19 @@ class JaegerV1:
         except NotFound:
             return None
 
-    def search(
-        self, service: str | None, operation: str | None, start: int, end: int, limit: int
-    ) -> bytes | None:
+    def search(self, wanted: Search, start: int, end: int, limit: int) -> bytes | None:
         params = {
             "start": str(start // 1000),
             "end": str(-(-end // 1000)),
             "limit": str(limit),
             "raw": "true",
         }
-        if service:
-            params["service"] = service
-        if operation:
-            params["operation"] = operation
+        if wanted.service:
+            params["service"] = wanted.service
+        if wanted.operation:
+            params["operation"] = wanted.operation
+        if wanted.attributes:
+            params["tags"] = json.dumps(dict(wanted.attributes))
         try:
             return self._client.get_json("/api/traces", params)
         except NotFound:

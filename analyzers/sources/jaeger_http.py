@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -21,7 +22,7 @@ from grademl_otel.analyzers.sources.buffer import SpanBuffer
 from grademl_otel.analyzers.sources.decoding import Unreadable, decode_attributes, gc_paused
 from grademl_otel.analyzers.sources.documents import read_document
 from grademl_otel.analyzers.sources.http_client import CONNECTIONS, HttpClient, TooLarge
-from grademl_otel.analyzers.sources.jaeger_api import ADVICE, JaegerApi, connect
+from grademl_otel.analyzers.sources.jaeger_api import ADVICE, JaegerApi, Search, connect
 from grademl_otel.analyzers.sources.narrow import narrow
 from grademl_otel.analyzers.sources.run_plan import RunPlan
 
@@ -36,6 +37,8 @@ _AHEAD_NS: Final = 3600 * _S
 """Clocks of hosts differ: what lies a little in the future counts as now."""
 _SHORTEST_WINDOW_NS: Final = 1_000_000
 _TRACES_PER_SEARCH: Final = 100
+_OURS: Final = ((semconv.LANE, "main"),)
+"""An attribute of every run span of ours; other programs have operations called run, too."""
 _LIVE_NS: Final = 2 * _AHEAD_NS
 _LIVE_WINDOWS: Final = 20
 _ATTEMPTS_WITHOUT_A_TRACE: Final = 2
@@ -128,6 +131,16 @@ class _Reader:
             f"{self._name}: {what} not fetched beyond {self._options.max_spans:,} spans; see --max-spans"
         )
 
+    @contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        """Keep what was read when the server fails midway, and say so; raise when there is nothing yet."""
+        try:
+            yield
+        except SourceError as error:
+            if not len(self._buffer):
+                raise
+            self._ledger.broken = str(error)
+
     def _take(self, body: bytes | None) -> tuple[int, int]:
         """Add the traces of an answer; return how many are new, and how many were read before."""
         if body is None:
@@ -145,7 +158,9 @@ class _Reader:
     def read_traces(self, trace_ids: Iterable[int]) -> Telemetry:
         """Read traces by id; NothingFound when none of them is there."""
         wanted = list(dict.fromkeys(trace_ids))
-        missing = self._fetch(wanted)
+        missing: list[int] = []
+        with self._broken_off():
+            missing = self._fetch(wanted)
         if not len(self._buffer):
             listed = ", ".join(f"{trace:032x}" for trace in wanted[:3])
             raise NothingFound(
@@ -217,28 +232,24 @@ class _Reader:
         """Read the run traces that started in ``[start, end]``, and a few windows of runs that go on."""
         services: list[str | None] = [service] if service else [*self.services]
         for name in services:
-            for _ in self._pages(name, semconv.RUN, start, end):
+            for _ in self._pages(Search(name, semconv.RUN, _OURS), start, end):
                 if self._buffer.full:
                     return
             recent = max(start, end - _LIVE_NS)
-            self._take(self._api.search(name, semconv.WINDOW, recent, end, _LIVE_WINDOWS))
+            self._take(self._api.search(Search(name, semconv.WINDOW), recent, end, _LIVE_WINDOWS))
 
     def read_run(self, run_id: str, attempt: int) -> Telemetry:
         """Read one attempt by the derived ids of its traces: the run, its windows, the steps with detail."""
         # What the search brought of other runs is not part of the answer.
         self._buffer = SpanBuffer(decode_attributes, self._options.max_spans)
         plan = RunPlan(run_id, attempt)
-        try:
+        with self._broken_off():
             self._take(self._api.trace(plan.run_trace()))
             plan.learn(self._so_far())
             while not self._buffer.full and (wanted := plan.next_windows()):
                 self._fetch(wanted)
                 plan.learn(self._so_far())
             self._read_detail(plan)
-        except SourceError as error:
-            if not len(self._buffer):
-                raise
-            self._ledger.broken = str(error)
         if not len(self._buffer):
             raise NothingFound(f"{self._name}: no span of run {run_id}, attempt {attempt}")
         return self.telemetry()
@@ -263,17 +274,17 @@ class _Reader:
                 f"{self._name}: no run of ours in the last 30 days; choose other traces with"
                 f" --service (there: {known})"
             )
-        now = time.time_ns() + _AHEAD_NS
-        until = selection.end if selection.end is not None else now
-        starts = [now - back for back in _LOOKBACKS_NS] if selection.start is None else [selection.start]
+        until = selection.end if selection.end is not None else time.time_ns() + _AHEAD_NS
+        starts = [until - back for back in _LOOKBACKS_NS] if selection.start is None else [selection.start]
         count = 0
-        for start in starts:
-            for found in self._pages(service, selection.operation, start, until):
-                count += found
-                if count >= self._options.max_traces or self._buffer.full:
+        with self._broken_off():
+            for start in starts:
+                for found in self._pages(Search(service, selection.operation), start, until):
+                    count += found
+                    if count >= self._options.max_traces or self._buffer.full:
+                        break
+                if count:
                     break
-            if count:
-                break
         if not count:
             what = f"no trace of {service}" + (f", {selection.operation}" if selection.operation else "")
             raise NothingFound(f"{self._name}: {what} in that time; widen it with --since or --from")
@@ -285,7 +296,7 @@ class _Reader:
         spans = narrow(telemetry.spans, replace(selection, service=service, run=None))
         return replace(telemetry, spans=spans)
 
-    def _pages(self, service: str | None, operation: str | None, start: int, end: int) -> Iterator[int]:
+    def _pages(self, wanted: Search, start: int, end: int) -> Iterator[int]:
         """Search ``[start, end]``, latest first, and yield the number of new traces of each answer.
 
         Jaeger does not page: an answer as long as the limit may be cut, so its time is halved.
@@ -294,7 +305,7 @@ class _Reader:
         while windows:
             start, end = windows.pop()
             try:
-                body = self._api.search(service, operation, start, end, _TRACES_PER_SEARCH)
+                body = self._api.search(wanted, start, end, _TRACES_PER_SEARCH)
             except TooLarge:
                 if end - start <= _SHORTEST_WINDOW_NS:
                     raise

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.analyzers.errors import NothingFound, UsageError, without_secrets
+from grademl_otel.analyzers.errors import MissingExtra, NothingFound, UsageError, without_secrets
 from grademl_otel.analyzers.sources.base import Source, SourceOptions
 from grademl_otel.analyzers.sources.files import FileSource
 
@@ -22,8 +22,10 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 def _jaeger(uri: str, options: SourceOptions) -> Source:
     # Imported when asked for: a report on a file needs no HTTP client.
-    from grademl_otel.analyzers.sources.jaeger_http import open_jaeger
-
+    try:
+        from grademl_otel.analyzers.sources.jaeger_http import open_jaeger
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "a package") from None
     return open_jaeger(uri, options)
 
 

@@ -19,7 +19,8 @@ from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceErro
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
-from grademl_otel.analyzers.sources.http_client import error_text
+from grademl_otel.analyzers.sources.http_client import HttpClient, error_text
+from grademl_otel.analyzers.sources.jaeger_api import JaegerV1
 from tests.support.fake_jaeger import FakeJaeger, Reply, serve
 from tests.support.synthetic import MS, S, Simulated, Training, lines, simulate
 
@@ -165,6 +166,15 @@ def test_more_runs_than_an_answer_holds_are_all_listed(fake: FakeJaeger) -> None
     assert [run.run_id for run in listing.runs] == [sim.training.run_id for sim in sims]
 
 
+def test_other_programs_have_operations_called_run_too(fake: FakeJaeger) -> None:
+    sim = simulate(started(60))
+    others = foreign_traces(500, time.time_ns() - 1000 * S, S).replace(b"GET /", sc.RUN.encode())
+    fake.lines = sim.otlp_lines() + others.replace(b"shop", b"trainer")
+    assert run_of(read(fake)).run_id == sim.training.run_id
+    searches = [request for request in fake.requests if "query.operationName" in request]
+    assert len(searches) <= 4
+
+
 def test_detail_is_bounded_and_the_bound_is_told(fake: FakeJaeger) -> None:
     sim = simulate(started(60, epochs=1, steps_per_epoch=300))
     fake.lines = sim.otlp_lines()
@@ -255,6 +265,16 @@ def test_traces_by_id_and_by_pasted_address(fake: FakeJaeger) -> None:
     assert "abc123" in str(error)
     telemetry = read(fake, trace_ids=(2, 99))
     assert telemetry.ledger.partial_traces == [f"{99:032x}"]
+
+
+def test_foreign_traces_stay_when_the_server_breaks_off(fake: FakeJaeger) -> None:
+    fake.lines = foreign_traces(330, time.time_ns() - 1000 * S, 2 * S)
+    searches = iter(range(100))
+    fault = 500, "text/plain", b"disk on fire"
+    fake.intercept = lambda path: fault if path == "/api/v3/traces" and next(searches) > 8 else None
+    telemetry = read(fake, service="shop")
+    assert 0 < len(telemetry.spans) < 660
+    assert "500 disk on fire" in str(telemetry.ledger.broken)
 
 
 # --- Servers that do not answer as hoped ------------------------------------------------------------------
@@ -434,6 +454,22 @@ def test_a_real_jaeger_gives_back_what_the_file_holds(
     assert run.run_id in {summary.run_id for summary in open_source(jaeger.source).list().runs}
     found = run_of(open_source(jaeger.source).read(Selection(run=training.run_id[:16])))
     assert found.run_id == training.run_id
+
+
+@pytest.mark.real
+def test_the_old_api_of_a_real_jaeger(jaeger: servers.Jaeger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a server that has no v3: the same run, in microseconds."""
+
+    def only_v1(client: HttpClient) -> tuple[JaegerV1, list[str]]:
+        return JaegerV1(client), JaegerV1(client).services()
+
+    monkeypatch.setattr("grademl_otel.analyzers.sources.jaeger_http.connect", only_v1)
+    sim = simulate(started(60, ranks=2))
+    send(jaeger, sim)
+    for which in (sim.training.run_id, sim.training.run_id[:16]):
+        run = run_of(open_source(jaeger.source).read(Selection(run=which)))
+        assert (run.completeness.verdict, run.completeness.reasons) == ("complete", [])
+        assert len(run.steps) == len(sim.rows)
 
 
 @pytest.mark.real

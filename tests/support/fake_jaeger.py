@@ -67,8 +67,8 @@ class FakeJaeger:
         if path == "/api/v3/traces":
             start, end = _ns(query["query.startTimeMin"]), _ns(query["query.startTimeMax"])
             found = self._search(
-                query.get("query.serviceName"), query.get("query.operationName"), start, end,
-                int(query["query.searchDepth"]),
+                query.get("query.serviceName"), query.get("query.operationName"),
+                query.get("query.attributes"), start, end, int(query["query.searchDepth"]),
             )  # fmt: skip
         elif path.startswith("/api/v3/traces/"):
             found = self._trace(path)
@@ -89,7 +89,7 @@ class FakeJaeger:
             return _json({"data": self._services(), "errors": None})
         if path == "/api/traces":
             found = self._search(
-                query.get("service"), query.get("operation"),
+                query.get("service"), query.get("operation"), query.get("tags"),
                 int(query["start"]) * 1000, int(query["end"]) * 1000, int(query["limit"]),
             )  # fmt: skip
             return _json({"data": [jaeger_trace(trace) for trace in found], "errors": None})
@@ -109,13 +109,17 @@ class FakeJaeger:
         return sorted({_service(resource) for trace in self.traces().values() for resource, _ in trace})
 
     def _search(
-        self, service: str | None, operation: str | None, start: int, end: int, limit: int
+        self, service: str | None, operation: str | None, tags: str | None, start: int, end: int, limit: int
     ) -> list[Trace]:
+        wanted = set(json.loads(tags).items()) if tags else set()
+
         def matches(resource: dict[str, Any], span: dict[str, Any]) -> bool:
+            own = {(a["key"], str(next(iter(a["value"].values()), ""))) for a in span.get("attributes", ())}
             return (
                 service in (None, _service(resource))
                 and operation in (None, span["name"])
                 and start <= int(span["startTimeUnixNano"]) <= end
+                and wanted <= own
             )
 
         found = [t for t in self.traces().values() if any(matches(*both) for both in t)]
