@@ -57,7 +57,7 @@ def make_network():
         )
 
     return nn.Sequential(
-        block(3, 24), block(24, 48), block(48, 64), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64 * 16, CLASSES)
+        block(3, 16), block(16, 32), block(32, 32), nn.Flatten(), nn.Dropout(0.5), nn.Linear(32 * 16, CLASSES)
     )
 
 
@@ -90,7 +90,7 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=32, help="training steps in an epoch")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2, help="DataLoader processes; 0: none")
-    parser.add_argument("--decode-ms", type=float, default=8.0, help="to read and decode one image")
+    parser.add_argument("--decode-ms", type=float, default=12.0, help="to read and decode one image")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep checkpoints here")
     return parser.parse_args()
 

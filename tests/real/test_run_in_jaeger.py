@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line with which a report ends, on how to see a stored run in Jaeger, does what it says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import servers, training
+from tests.support.rawspans import read_jaeger, read_lines
+from tests.support.synthetic import Training, simulate
+
+LEAD = "This run in Jaeger: "
+DEFAULT_ADDRESS = "localhost:4318"
+
+
+@pytest.mark.real
+def test_the_run_arrives_unchanged(jaeger: servers.Jaeger, tmp_path: Path) -> None:
+    traces = simulate(Training(run_id="5e0d" * 8)).write_store(tmp_path / "grademl-runs")
+    report = training.grademl([], tmp_path).ok().out
+    (command,) = (line.removeprefix(LEAD) for line in report.splitlines() if line.startswith(LEAD))
+    assert DEFAULT_ADDRESS in command
+
+    command = command.replace(DEFAULT_ADDRESS, jaeger.otlp_http)
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+    sent = sorted(read_lines(traces), key=lambda span: span.span_id)
+    ids = sorted({span.trace_id for span in sent})
+    servers.wait_until(lambda: len(read_jaeger(jaeger.query_url, ids)) == len(sent), "arriving of all spans")
+    assert sorted(read_jaeger(jaeger.query_url, ids), key=lambda span: span.span_id) == sent
