@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import platform
 import sys
 import threading
 import time
@@ -24,12 +23,13 @@ from types import TracebackType
 from typing import Any, Final
 
 from grademl_otel import identity, marks, semconv
-from grademl_otel.config import FILE, Destination, Settings, decide_destination, disabled, warn
+from grademl_otel.config import Destination, Settings, decide_destination, disabled, warn
 from grademl_otel.recorder import MAIN_LANE, RUN_SCOPE, Keeper, Recorder, Writer
+from grademl_otel.runinfo import announcement, describe_run
+from grademl_otel.tracebacks import hide_our_frames
 
 _RUN: Final = marks.SCOPE_INDEX[semconv.RUN]
 _MAX_EARLY: Final = 16
-_PACKAGE: Final = __name__.partition(".")[0]
 
 Open = Callable[[Settings, Destination, Any], tuple[Writer, Any]]
 
@@ -126,7 +126,7 @@ class Session:
         if settings.run_id is not None:
             run_id = settings.run_id
         writer, transport = self._open_ring(settings, destination, provider)
-        info = self._run_info(run_id, place, settings, destination, provider)
+        info = describe_run(run_id, place, settings, destination, provider, self.framework)
         serials = count(RUN_SCOPE + 1)
         recorder = Recorder(writer, _Keeper(self, transport), serials, self.after_fork)
         self._writer, self._transport = writer, transport
@@ -139,7 +139,7 @@ class Session:
         self._early.clear()
         self._watch_the_end()
         if place.rank == 0:
-            warn(f"recording run {run_id} to {_describe(info)}; report: grademl")
+            warn(announcement(info))
         return recorder
 
     def _provider_in_place(self) -> tuple[Any, bool]:
@@ -151,39 +151,6 @@ class Session:
             return None, False
         unchanged = provider is self.provider and _processors(provider) == self._processors
         return provider, not unchanged
-
-    def _run_info(
-        self, run_id: str, place: identity.Place, settings: Settings, destination: Destination, provider: Any
-    ) -> marks.RunInfo:
-        resource = _resource_attributes(provider)
-        framework, version = self.framework
-        own: dict[str, Any] = {
-            semconv.RUN_ID: run_id,
-            semconv.ATTEMPT: place.attempt,
-            semconv.RANK: place.rank,
-            semconv.LOCAL_RANK: place.local_rank,
-            semconv.WORLD_SIZE: place.world_size,
-            semconv.CLOCK_ID: identity.clock_id(),
-            "process.pid": os.getpid(),
-        }
-        if framework:
-            own[semconv.FRAMEWORK_NAME] = framework
-            own[semconv.FRAMEWORK_VERSION] = version
-        resource.setdefault("host.name", platform.node())
-        return marks.RunInfo(
-            run_id=run_id,
-            attempt=place.attempt,
-            rank=place.rank,
-            local_rank=place.local_rank,
-            world_size=place.world_size,
-            perf_to_unix_ns=_perf_to_unix_ns(),
-            exporters=destination.exporters,
-            store=str(settings.store_dir),
-            script=_script(),
-            resource={**resource, **own},
-            traces=destination.traces,
-            metrics=destination.metrics,
-        )
 
     # --- End -------------------------------------------------------------------------------------------
 
@@ -205,7 +172,7 @@ class Session:
         """The excepthook: note what ended the program, then do what would have been done."""
         try:
             self._error = kind.__name__
-            traceback = _hide_our_frames(error)
+            traceback = hide_our_frames(error)
         except Exception:
             pass
         self._previous_excepthook(kind, error, traceback)
@@ -302,97 +269,6 @@ def _processors(provider: Any) -> tuple[Any, ...]:
 def _group_exists() -> bool:
     group = sys.modules.get("torch.distributed.distributed_c10d")
     return group is not None and bool(group.is_initialized())
-
-
-def _perf_to_unix_ns() -> int:
-    """The offset from ``perf_counter_ns`` to Unix time, from the tightest of a few readings."""
-    readings = []
-    for _ in range(5):
-        before = time.perf_counter_ns()
-        wall = time.time_ns()
-        after = time.perf_counter_ns()
-        readings.append((after - before, wall - (before + after) // 2))
-    return min(readings)[1]
-
-
-def _resource_attributes(provider: Any) -> dict[str, Any]:
-    resource = getattr(provider, "resource", None)
-    if resource is None:
-        from opentelemetry.sdk.resources import Resource
-
-        resource = Resource.create()
-    attributes: dict[str, Any] = {}
-    for key, value in resource.attributes.items():
-        if isinstance(value, (str, bool, int, float)):
-            attributes[key] = value
-        elif isinstance(value, (tuple, list)):
-            attributes[key] = list(value)
-    return attributes
-
-
-def _script() -> str:
-    """Base name of the program; for ``python -m package`` the module's name."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name:
-        return str(spec.name).removesuffix(".__main__")
-    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-
-
-def _describe(info: marks.RunInfo) -> str:
-    places = []
-    if FILE in info.exporters:
-        places.append(_short(info.store))
-    if len(places) < len(info.exporters):
-        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
-            "OTEL_EXPORTER_OTLP_ENDPOINT"
-        )
-        places.append(f"OTLP {_without_credentials(endpoint)}" if endpoint else "OTLP on this host")
-    return " and ".join(places) or "the tracer provider in place"
-
-
-def _short(path: str) -> str:
-    try:
-        relative = os.path.relpath(path)
-    except (OSError, ValueError):
-        return path
-    return path if relative.startswith("..") else f"./{relative}"
-
-
-def _without_credentials(endpoint: str) -> str:
-    scheme, separator, rest = endpoint.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-
-
-def _hide_our_frames(error: BaseException) -> TracebackType | None:
-    """Take the frames of our wrappers out of a traceback: the user sees what they would see anyway."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        link = pending.pop()
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        link.__traceback__ = _pruned(link.__traceback__)
-        pending += (link.__cause__, link.__context__)
-    return error.__traceback__
-
-
-def _pruned(first: TracebackType | None) -> TracebackType | None:
-    while first is not None and _ours(first):
-        first = first.tb_next
-    entry = first
-    while entry is not None:
-        following = entry.tb_next
-        while following is not None and _ours(following):
-            following = following.tb_next
-        entry.tb_next = following
-        entry = following
-    return first
-
-
-def _ours(entry: TracebackType) -> bool:
-    name = entry.tb_frame.f_globals.get("__name__", "")
-    return isinstance(name, str) and name.partition(".")[0] == _PACKAGE
 
 
 session: Final = Session()

@@ -24,7 +24,8 @@ from typing import Any, Final, Protocol
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import warn
-from grademl_otel.steps import EVALUATION, TRAIN, LoaderFacts, StepMachine, Totals
+from grademl_otel.loops import LoaderFacts
+from grademl_otel.steps import EVALUATION, TRAIN, StepMachine, Totals
 
 MAIN_LANE: Final = "main"
 MEASURE_EVERY: Final = 64

@@ -26,7 +26,8 @@ from itertools import count
 from typing import Final, Protocol
 
 from grademl_otel import semconv
-from grademl_otel.marks import SCOPE_INDEX, pack_item
+from grademl_otel.loops import ACTIVE, CLOSED, JOINED, PENDING, LoaderFacts, Pass, Row
+from grademl_otel.marks import SCOPE_INDEX
 
 DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
 FORWARD: Final = semconv.PHASE_INDEX[semconv.FORWARD]
@@ -45,19 +46,6 @@ OPTIMIZER_IDLE_STEPS: Final = 16
 """An optimizer that stood still while the others of its thread made so many steps is not part of a step."""
 MAX_READ_AHEAD: Final = 8
 """Batches that a wrapper of a loader may hold back; more were skipped, not read ahead."""
-
-
-@dataclass(frozen=True)
-class LoaderFacts:
-    """What a loader says of itself; None where it has no such thing."""
-
-    loader: int
-    """Number of the loader in this process, from 0."""
-    workers: int = 0
-    prefetch: int | None = None
-    batch_size: int | None = None
-    persistent: bool = False
-    in_order: bool = True
 
 
 class Sink(Protocol):
@@ -110,88 +98,6 @@ class Totals:
         self.rows = count(1)
 
 
-class Row:
-    """A stretch of a loop that may become a row of the step table."""
-
-    __slots__ = (
-        "backward", "batches", "forward", "fresh", "grad", "joined_at", "joined_samples", "last", "roots",
-        "samples", "serial", "start", "stepped",
-    )  # fmt: skip
-
-    def __init__(self, serial: int, start: int) -> None:
-        self.serial = serial
-        self.start = start
-        self.last = start
-        self.batches = 0
-        self.samples = 0
-        self.forward = False
-        self.grad = False
-        self.backward = False
-        self.fresh = False
-        """A batch has come since the last compute."""
-        self.stepped: set[int] = set()
-        self.roots: set[int] = set()
-        self.joined_at = start
-        self.joined_samples = 0
-
-    @property
-    def computed(self) -> bool:
-        return self.forward or self.backward or bool(self.stepped)
-
-
-_PENDING: Final = 0
-"""The iterator exists, nobody asked it yet."""
-_ACTIVE: Final = 1
-"""On the stack."""
-_JOINED: Final = 2
-"""Its batches belong to the rows of another pass."""
-_CLOSED: Final = 3
-
-
-class Pass:
-    """One pass over a loader, or the bottom of a thread's stack (serial 0)."""
-
-    __slots__ = (
-        "batches", "consumed", "ended", "eval_steps", "facts", "host", "incomplete", "interleaved", "leading",
-        "made_at", "opened", "owed", "row", "serial", "state", "steps",
-    )  # fmt: skip
-
-    def __init__(self, serial: int, facts: LoaderFacts | None, made_at: int) -> None:
-        self.facts = facts
-        self.restart(serial, made_at)
-
-    def restart(self, serial: int, made_at: int) -> None:
-        """Become a new pass of the same iterator."""
-        self.serial = serial
-        self.made_at = made_at
-        self.state = _PENDING
-        self.host: Pass | None = None
-        self.interleaved = False
-        self.row: Row | None = None
-        self.batches = 0
-        self.consumed = 0
-        self.leading = 0
-        """Batches asked for before the first compute: more than one means read-ahead or skipping."""
-        self.ended = False
-        """No ``next()`` can come any more, but a row may still run."""
-        self.owed = 0
-        """Rows still to come after the end, for batches that were read ahead."""
-        self.opened = False
-        self.steps = 0
-        self.eval_steps = 0
-        self.incomplete = 0
-
-    @property
-    def asked(self) -> bool:
-        """Whether a batch was ever asked for."""
-        return self.state != _PENDING
-
-    @property
-    def item(self) -> int:
-        """The packed item of the batch being asked for."""
-        return pack_item(self.serial, self.batches)
-
-
 class StepMachine:
     """The state of one thread; see the module's text for its rules.
 
@@ -211,7 +117,7 @@ class StepMachine:
         self._totals = totals
         self._serials = serials
         self._bottom = Pass(0, None, 0)
-        self._bottom.state = _ACTIVE
+        self._bottom.state = ACTIVE
         self._stack = [self._bottom]
         self._optimizers: dict[int, int] = {}
         """Live optimizers and the count of steps at which each stepped last."""
@@ -235,13 +141,13 @@ class StepMachine:
         """``next()`` was called on the iterator of ``pass_``."""
         self._drain()
         self.waiting += 1
-        if pass_.state == _JOINED:
+        if pass_.state == JOINED:
             self._rejoin(pass_, at)
-        elif pass_.state == _CLOSED:
+        elif pass_.state == CLOSED:
             self._reappear(pass_, at)
-        if pass_.state == _PENDING:
+        if pass_.state == PENDING:
             self._enter(pass_, at)
-        if pass_.state == _ACTIVE:
+        if pass_.state == ACTIVE:
             while self._stack[-1] is not pass_:
                 self._close_pass(self._stack[-1], self._last(self._stack[-1]))
             self._settle(pass_, at)
@@ -252,7 +158,7 @@ class StepMachine:
         self.waiting -= 1
         item = pass_.item
         pass_.batches += 1
-        joined = pass_.state == _JOINED
+        joined = pass_.state == JOINED
         host = pass_.host if joined and pass_.host is not None else pass_
         row = host.row
         if row is None:
@@ -274,8 +180,8 @@ class StepMachine:
         """``next()`` said that there is no further batch."""
         self.waiting -= 1
         self._sink.ended(self.lane)
-        if pass_.state != _ACTIVE:
-            pass_.state = _CLOSED
+        if pass_.state != ACTIVE:
+            pass_.state = CLOSED
             return
         read_ahead = pass_.leading - 1
         pass_.ended = True
@@ -444,22 +350,22 @@ class StepMachine:
         top = self._stack[-1]
         row = top.row
         if row is not None and row.fresh and not row.computed and top is not self._bottom:
-            pass_.state = _JOINED
+            pass_.state = JOINED
             pass_.host = top
             return
         top = self._close_ended(at)
         row = top.row
         if row is not None and (row.stepped or top is self._bottom):
             self._close_row(top, row.last if top is self._bottom else at)
-        pass_.state = _ACTIVE
+        pass_.state = ACTIVE
         pass_.host = None
         self._stack.append(pass_)
 
     def _rejoin(self, pass_: Pass, at: int) -> None:
         """A joined iterator is asked again: still a partner, or was it never one?"""
         host = pass_.host
-        if host is None or host.state != _ACTIVE:
-            pass_.state = _PENDING
+        if host is None or host.state != ACTIVE:
+            pass_.state = PENDING
             return
         row = host.row
         if row is None or row.fresh or not row.computed or pass_.interleaved:
@@ -471,7 +377,7 @@ class StepMachine:
         row.batches = 1
         row.samples = row.joined_samples
         pass_.host = None
-        pass_.state = _ACTIVE
+        pass_.state = ACTIVE
         pass_.row = row
         pass_.leading = 1
         if host.ended and host is self._stack[-1]:
@@ -483,7 +389,7 @@ class StepMachine:
         top = self._stack[-1]
         trained = pass_.steps > 0
         if trained and top is not self._bottom:
-            pass_.state = _JOINED
+            pass_.state = JOINED
             pass_.host = top
             pass_.interleaved = True
             return
@@ -509,7 +415,7 @@ class StepMachine:
         while top.ended:
             if top.row is not None and top.row.stepped:
                 self._close_row(top, at if not top.owed else top.row.last)
-            if top.state == _ACTIVE:
+            if top.state == ACTIVE:
                 self._close_pass(top, self._last(top))
             top = self._stack[-1]
         return top
@@ -532,9 +438,9 @@ class StepMachine:
         if pass_.row is not None:
             at = max(at, pass_.row.last)
             self._close_row(pass_, pass_.row.last)
-        if pass_.state != _ACTIVE:
+        if pass_.state != ACTIVE:
             return
-        pass_.state = _CLOSED
+        pass_.state = CLOSED
         self._stack.remove(pass_)
         if not pass_.opened:
             return
@@ -601,7 +507,7 @@ class StepMachine:
             self._optimizers.pop(self._gone.popleft(), None)
         while self._released:
             pass_, at = self._released.popleft()
-            if pass_.state == _ACTIVE:
+            if pass_.state == ACTIVE:
                 row = pass_.row
                 if pass_.owed:
                     continue
@@ -609,5 +515,5 @@ class StepMachine:
                     self._close_pass(pass_, at)
                 else:
                     pass_.ended = True  # `next(iter(loader))`: its batch is still to be used
-            elif pass_.state != _CLOSED:
-                pass_.state = _CLOSED
+            elif pass_.state != CLOSED:
+                pass_.state = CLOSED

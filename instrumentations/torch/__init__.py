@@ -30,6 +30,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.checkpoint",
     "grademl_otel.recorder",
     "grademl_otel.steps",
+    "grademl_otel.loops",
     "grademl_otel.lifecycle",
     "grademl_otel.ring",
 )

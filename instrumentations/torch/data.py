@@ -23,8 +23,9 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, FetchClock
 from grademl_otel.instrumentations.torch.worker import TimedIndex
 from grademl_otel.lifecycle import session
+from grademl_otel.loops import LoaderFacts, Pass
 from grademl_otel.recorder import Guard, Recorder
-from grademl_otel.steps import LoaderFacts, Pass, StepMachine
+from grademl_otel.steps import StepMachine
 
 STAMP: Final = "_grademl_stamp"
 _FETCH: Final = semconv.PHASE_INDEX[semconv.DATA_FETCH]
@@ -51,7 +52,7 @@ class Stamp:
         self.machine = machine
         self.pass_ = pass_
         self.records: dict[int, TimedIndex] = {}
-        """Times of batches that came from workers, not handed out yet."""
+        """Times of batches that workers have sent and that are not handed out yet."""
         self.last = -1
         """Index of the batch that came last."""
 
@@ -63,7 +64,7 @@ class Stamp:
 
 
 class _Numbers:
-    """Small numbers for loaders, free again when a loader is gone: a loader made anew each epoch stays one."""
+    """Small numbers for loaders, free again with the loader: one made anew each epoch keeps its number."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}

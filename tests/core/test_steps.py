@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grademl_otel.loops import LoaderFacts, Pass
 from grademl_otel.marks import unpack_item
 from grademl_otel.steps import (
     DATA_WAIT,
@@ -18,8 +19,6 @@ from grademl_otel.steps import (
     EVALUATION,
     INCOMPLETE,
     TRAIN,
-    LoaderFacts,
-    Pass,
     StepMachine,
     Totals,
 )

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the job's resource detector reads of launchers."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from grademl_otel import identity, semconv
+from grademl_otel.resource_detectors.job import JobResourceDetector
+
+LAUNCHERS = ("SLURM", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI", "PMI", "MPI_")
+
+
+@pytest.fixture(autouse=True)
+def started_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(LAUNCHERS):
+            monkeypatch.delenv(name)
+
+
+def test_a_process_started_by_hand() -> None:
+    resource = JobResourceDetector().detect()
+    assert dict(resource.attributes) == {}
+    assert resource.schema_url == ""
+
+
+def test_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "TORCHELASTIC_RUN_ID": "job-7",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    resource = JobResourceDetector().detect()
+    assert dict(resource.attributes) == {
+        "grademl.job.launcher": "torchrun",
+        "grademl.job.id": "job-7",
+        semconv.RANK: 3,
+        semconv.LOCAL_RANK: 1,
+        semconv.WORLD_SIZE: 4,
+        semconv.ATTEMPT: 1,
+    }
+    assert resource.schema_url == ""
+
+
+def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "SLURM_JOB_ID": "991",
+        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_NAME": "train",
+        "SLURMD_NODENAME": "n17",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "1",
+        "SLURM_NTASKS": "2",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    attributes = dict(JobResourceDetector().detect().attributes)
+    assert attributes["grademl.job.launcher"] == "slurm"
+    assert attributes["grademl.job.id"] == "991"
+    assert attributes["grademl.job.step"] == "0"
+    assert attributes["grademl.job.name"] == "train"
+    assert attributes["grademl.job.node"] == "n17"
+    assert attributes[semconv.RANK] == 1
+    assert not any(key.startswith("service.") for key in attributes)
+
+
+def test_an_error_gives_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(environ: object) -> None:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(identity, "launcher_of", fail)
+    assert dict(JobResourceDetector().detect().attributes) == {}
+    with pytest.raises(RuntimeError):
+        JobResourceDetector(raise_on_error=True).detect()
