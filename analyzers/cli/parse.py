@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,7 +82,7 @@ else:  # not generic at runtime before click 8.4
 class Parsed(_ParamType):
     """A click type made of one of the functions above."""
 
-    def __init__(self, name: str, parse: Any) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Final
 
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -88,11 +88,14 @@ class Canvas:
 def table(
     title: str, columns: Iterable[tuple[str, str]], rows: Iterable[Sequence[str]], header: bool = False
 ) -> Group:
-    """Return a table without lines under a title; each column is a heading and ``left`` or ``right``."""
+    """Return a table without lines under a title.
+
+    Each column is a heading and ``left`` (long cells fold), ``fixed`` (left, never folded) or ``right``.
+    """
     grid = Table(show_header=header, header_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading, side in columns:
-        right = side == "right"
-        grid.add_column(Text(heading), justify="right" if right else "left", no_wrap=right)
+        justify: JustifyMethod = "right" if side == "right" else "left"
+        grid.add_column(Text(heading), justify=justify, no_wrap=side != "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(clean(cell)) for cell in row))
     # A title of the table itself would wrap at the table's width.

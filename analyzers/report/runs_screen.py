@@ -9,6 +9,9 @@ from grademl_otel.analyzers.report.canvas import Canvas, table
 from grademl_otel.analyzers.report.document import RunEntry, RunsDocument
 from grademl_otel.analyzers.units import duration
 
+SHORT_ID = 12
+"""Digits of a run's id that are shown; `--run` takes as many as tell it from the others."""
+
 
 def draw(canvas: Canvas, document: RunsDocument) -> None:
     """Write the runs, the latest first, then the services of traces that belong to none."""
@@ -18,15 +21,15 @@ def draw(canvas: Canvas, document: RunsDocument) -> None:
                 table(
                     "",
                     [
-                        ("run", "left"),
+                        ("run", "fixed"),
                         ("attempt", "right"),
                         ("script", "left"),
                         ("service", "left"),
-                        ("started (UTC)", "left"),
+                        ("started (UTC)", "fixed"),
                         ("took", "right"),
                         ("ranks", "right"),
                         ("steps", "right"),
-                        ("ended", "left"),
+                        ("ended", "fixed"),
                     ],
                     [_row(run) for run in document.runs],
                     header=True,
@@ -53,7 +56,7 @@ def started(run: RunEntry) -> str:
 
 def _row(run: RunEntry) -> tuple[str, ...]:
     return (
-        run.run,
+        run.run[:SHORT_ID],
         str(run.attempt),
         run.script,
         run.service,
