@@ -25,8 +25,8 @@ def describe_run(
 ) -> RunInfo:
     """Return the run's description.
 
-    The resource is that of ``provider``, the SDK's tracer provider in place or None, as the user configured it,
-    and who this process is. ``framework`` is its name and version.
+    The resource is that of ``provider``, the SDK's tracer provider in place or None, as the user configured
+    it, and who this process is. ``framework`` is its name and version.
     """
     resource = _resource_attributes(provider)
     resource.setdefault("host.name", platform.node())
