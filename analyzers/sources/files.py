@@ -82,9 +82,10 @@ list_of_lines = list[str]
 
 
 def _groups(where: str, selection: Selection | None) -> list[list[Path]]:
-    """Return the files to read, those of one run folder together; of run folders only those selected.
+    """Return the files to read, those of one run together; of run folders only those selected.
 
-    Without a selection all run folders are returned, the latest first.
+    A run has several folders when its ranks or attempts started at different times. Without a selection all
+    runs are returned, the latest first.
     """
     if where == STDIN:
         return [[Path(STDIN)]]
@@ -103,7 +104,10 @@ def _groups(where: str, selection: Selection | None) -> list[list[Path]]:
         return [_files(path)]
     if selection is not None:
         folders = _selected(folders, selection, where)
-    return [_files(folder) for folder in folders]
+    by_run: dict[str, list[Path]] = {}
+    for folder in folders:
+        by_run.setdefault(_run_id(folder) or folder.name, []).extend(_files(folder))
+    return list(by_run.values())
 
 
 def _load(where: str, paths: list[Path], options: SourceOptions) -> Telemetry:
@@ -137,7 +141,8 @@ def _selected(folders: list[Path], selection: Selection, where: str) -> list[Pat
     if selection.trace_ids or selection.service or selection.start or selection.end:
         return folders
     if selection.run_id is None:
-        return folders[:1]
+        latest = _run_id(folders[0])
+        return [folder for folder in folders if latest and _run_id(folder) == latest] or folders[:1]
     named = [folder for folder in folders if _run_id(folder).lower().startswith(selection.run_id.lower())]
     if len({_run_id(folder) for folder in named}) > 1:
         raise _ambiguous(where, selection.run_id)

@@ -309,6 +309,29 @@ def test_runs_are_listed_latest_first_with_their_paths(tmp_path: Path) -> None:
     assert listing.services == []
 
 
+def test_folders_of_one_run_are_read_together(tmp_path: Path) -> None:
+    """Ranks that start a second apart, and a second attempt, each have a folder of their own."""
+    training = Training(ranks=2, epochs=1, start=1_700_000_000 * S)
+    both = simulate(training)
+    again = simulate(replace(training, attempt=1, start=training.start + 60 * S))
+    simulate(OLD).write_store(tmp_path)
+    for second, rank, sim in ((10, 0, both), (11, 1, both), (70, 0, again), (71, 1, again)):
+        folder = tmp_path / f"20260101T0000{second}Z-{training.run_id}"
+        folder.mkdir()
+        own = [span for span in sim.spans if span[0] == rank]
+        (folder / "traces.jsonl").write_bytes(lines(sim.training, own))
+    for attempt in (0, 1):
+        run = build_run(read(tmp_path), attempt=attempt)
+        assert run is not None
+        assert (run.attempt, run.completeness.verdict) == (attempt, "complete")
+    listing = open_source(str(tmp_path)).list()
+    assert [(run.run_id, run.attempt, run.ranks) for run in listing.runs] == [
+        (training.run_id, 1, 2),
+        (training.run_id, 0, 2),
+        (OLD.run_id, 0, 1),
+    ]
+
+
 def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
     folder = store(tmp_path / "runs", OLD, NEW)
     next(folder.glob(f"*{OLD.run_id}*/traces.jsonl")).write_bytes(b"\x00" * 100)
