@@ -38,7 +38,7 @@ def grademl() -> None:
     """
 
 
-@grademl.command()
+@grademl.command(short_help="Verdict, and where the time went (the default).")
 @source_options
 @selection_options
 @time_options
@@ -52,7 +52,7 @@ def report(**options: Any) -> Outcome:
     return _outcome(answers.report(take_query(options), top=top), style)
 
 
-@grademl.command()
+@grademl.command(short_help="Runs and attempts; services of other traces.")
 @source_options
 @time_options
 @output_options("text", "json", "jsonl", "csv", "markdown")
@@ -62,7 +62,7 @@ def runs(**options: Any) -> Outcome:
     return _outcome(answers.runs(take_query(options)), style)
 
 
-@grademl.command("critical-path")
+@grademl.command("critical-path", short_help="What set the duration (alias: path).")
 @source_options
 @selection_options
 @time_options

@@ -8,16 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
-from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis import compute, loader
 from grademl_otel.analyzers.diagnosis.facts import step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
     CRITICAL,
     INFO,
-    WARN_SHARE,
     WARNING,
     Abstained,
     Judgement,
@@ -62,41 +58,24 @@ def _beside_the_steps(run: Run) -> list[str]:
 
 
 def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
+    """Return why there is none: too few steps, or a wait of which the cause is not known."""
     facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
     if not facts:
-        trained = count_training_steps(run)
-        if not trained:
-            return Verdict("no_steps", None, ["No training step was recorded, so there is no step to judge."])
-        return Verdict(
-            "few_steps", None, [f"Too few steps to judge ({count(trained, 'step')}, all of them warm-up)."]
-        )
+        return Verdict("no_steps", None, ["No training step was recorded, so there is no step to judge."])
     few = min(steps.n for steps in facts)
     if few < CONFIDENT_STEPS:
-        return Verdict(
-            "few_steps",
-            None,
-            [f"Too few steps to judge: {count(few, 'steady step')}, {CONFIDENT_STEPS} are needed."],
-        )
-    worst = max(facts, key=lambda steps: steps.wait_share)
-    if worst.wait_share >= WARN_SHARE:
-        because = abstained[0].missing if abstained else "its cause was not recorded"
-        return Verdict(
-            "unknown",
-            None,
-            [
-                f"The trainer waits for data {percent(worst.wait_share)} of each step;"
-                " whether the loader is the limit is not known.",
-                f"{because[:1].upper()}{because[1:]}.",
-            ],
-        )
-    return Verdict("none", None, ["Nothing stands out in the steady step."])
-
-
-def count_training_steps(run: Run) -> int:
-    """Return the number of complete training steps of the rank that has most of them."""
-    training = (run.steps.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
-    ranks = run.steps.rank[training]
-    return int(np.unique(ranks, return_counts=True)[1].max()) if len(ranks) else 0
+        lines = [f"Too few steps to judge: {count(few, 'steady step')}, {CONFIDENT_STEPS} are needed."]
+        return Verdict("few_steps", None, lines)
+    waits = percent(max(steps.wait_share for steps in facts))
+    because = abstained[0].missing if abstained else "its cause was not recorded"
+    return Verdict(
+        "unknown",
+        None,
+        [
+            f"The trainer waits for data {waits} of each step; whether the loader is the limit is not known.",
+            f"{because[:1].upper()}{because[1:]}.",
+        ],
+    )
 
 
 def _too_few(run: Run) -> list[Abstained]:

@@ -80,7 +80,7 @@ class Verdict:
     """The one sentence the report opens with, and the finding it rests on."""
 
     id: str
-    """Id of the finding, or `none` (nothing stands out), `few_steps`, `no_steps`, `unknown`."""
+    """Id of the finding, or `few_steps`, `no_steps`, `unknown` (a large wait without a known cause)."""
     severity: str | None
     lines: list[str]
 
