@@ -58,7 +58,7 @@ PHASES: Final[tuple[str, ...]] = (
     GC,
     LOG,
 )
-"""Phases in the order of their numbers in a mark. Append only: the position is the wire format of the ring."""
+"""Phases in the order of their numbers in a mark. Append only: the order is the wire format."""
 
 PHASE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(PHASES)}
 

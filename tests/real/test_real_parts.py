@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the real servers are obtained: which binary on PATH will do, what the cache holds, why there is none."""
+"""How the real servers are obtained: which binary on PATH will do, what is cached, or why there is none."""
 
 from __future__ import annotations
 
