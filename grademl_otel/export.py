@@ -26,6 +26,7 @@ _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 }
+_LONGEST_REASON: Final = 160
 _LONGEST_PAUSE_S: Final = 300.0
 
 
@@ -92,7 +93,7 @@ class GrpcSender:
     def _verdict(self, error: Any) -> Verdict:
         status = self._grpc.StatusCode
         code = error.code()
-        reason = f"{code.name}: {error.details()}"
+        reason = f"{code.name}: {error.details()}"[:_LONGEST_REASON]
         if code == status.UNIMPLEMENTED:
             return Verdict("unsupported", reason)
         retryable = (
@@ -142,7 +143,7 @@ class HttpSender:
                 allow_redirects=False,  # headers may be credentials
             )
         except self._errors as error:
-            return Verdict("retry", f"{type(error).__name__}: {error}")
+            return Verdict("retry", _brief(error))
         except (OSError, ValueError) as error:  # a certificate that is not there, an impossible header
             return Verdict("refused", f"{type(error).__name__}: {error}")
         code = response.status_code
@@ -160,6 +161,17 @@ class HttpSender:
 def refuses_signal(settings: OtlpSettings, verdict: Verdict) -> bool:
     """Return True when the destination has no place for this signal at all: Jaeger takes no metrics."""
     return settings.signal == METRICS and verdict.outcome == "unsupported"
+
+
+def _brief(error: Exception) -> str:
+    """Return an error of requests without the page of wrapped causes that its text is."""
+    import requests
+
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "TLS failed"
+    return "no connection" if isinstance(error, requests.ConnectionError) else type(error).__name__
 
 
 def _read(path: str | None) -> bytes | None:

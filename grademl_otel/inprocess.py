@@ -7,21 +7,17 @@ interpreter lock for longer shows in the slowest steps of the training.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grademl_otel import marks
-from grademl_otel.config import OTLP, Settings, warn
+from grademl_otel.config import Settings, warn
 from grademl_otel.pump import Pump, Sink
 from grademl_otel.ring import RingWriter
 from grademl_otel.ringreader import RingCorrupt
-from grademl_otel.sinks import ProviderSink, open_sinks
-
-if TYPE_CHECKING:
-    from grademl_otel.pipeline import Pipeline
+from grademl_otel.sinks import ProviderSink, Sinks
 
 SLICE: Final = 100
 _BETWEEN_SLICES_S: Final = 0.002
@@ -35,19 +31,18 @@ class InProcessWorker:
     """Empties the ring of this very process."""
 
     def __init__(self, writer: RingWriter, settings: Settings, provider: Any = None):
-        self._settings = settings
+        self._sinks = Sinks(settings, os.environ)
         self._provider = provider
         self._owner = os.getpid()
-        self._pipeline: Pipeline | None = None
         self._pump = Pump(writer.reader(), self._open_sinks, _HOLD_NS)
         self._woken = threading.Event()
         self._closing = False
-        self._delivered = threading.Event()
+        self._delivered = False
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grademl-export", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        _warn_on_stderr()
         self._thread.start()
 
     def wake(self) -> None:
@@ -60,7 +55,8 @@ class InProcessWorker:
             return False
         self._closing = True
         self._woken.set()
-        return self._delivered.wait(wait_s)
+        self._ended.wait(wait_s)
+        return self._delivered
 
     def _run(self) -> None:
         try:
@@ -72,37 +68,21 @@ class InProcessWorker:
                     self._woken.clear()
             self._pump.finish("exit", time.perf_counter_ns())
             while not self._pump.delivered:
-                if self._pipeline is not None:
-                    self._pipeline.relieve()
+                self._sinks.relieve()
                 time.sleep(_SETTLE_S)
                 self._pump.acknowledge()
             self._pump.close()
-            self._delivered.set()
-            if self._pipeline is not None:
-                self._pipeline.close(0.0)
+            self._delivered = True
+            self._ended.set()
+            self._sinks.close(0.0)
         except (RingCorrupt, OSError) as error:
             warn(f"the telemetry of this run is cut short: {error}")
         except Exception as error:  # a fault of ours must not print a traceback into the user's program
             warn(f"the telemetry of this run is cut short: {type(error).__name__}: {error}")
+        finally:
+            self._ended.set()
 
     def _open_sinks(self, info: marks.RunInfo, start_unix_ns: int) -> list[Sink]:
         if self._provider is not None:
             return [ProviderSink(self._provider)]
-        if OTLP in info.exporters:
-            from grademl_otel.pipeline import open_pipeline
-
-            self._pipeline = open_pipeline(self._settings, os.environ)
-        return open_sinks(info, start_unix_ns, self._pipeline)
-
-
-class _OneLine(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        warn(record.getMessage())
-
-
-def _warn_on_stderr() -> None:
-    """Show our own warnings as one line each, and nothing through the user's logging."""
-    logger = logging.getLogger("grademl_otel")
-    if not logger.handlers:
-        logger.addHandler(_OneLine(logging.WARNING))
-        logger.propagate = False
+        return self._sinks.open(info, start_unix_ns)

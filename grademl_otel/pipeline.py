@@ -21,7 +21,7 @@ from grademl_otel.config import Settings
 from grademl_otel.digest import spool_digest
 from grademl_otel.export import Sender, Verdict, open_sender, refuses_signal
 from grademl_otel.otlp import Request
-from grademl_otel.otlpsettings import METRICS, TRACES, OtlpSettings, OtlpSettingsError
+from grademl_otel.otlpsettings import METRICS, TRACES, OtlpSettings
 from grademl_otel.spool import Entry, Spool
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class _Destination:
         self.sender = sender
         """None: the signal is off, its requests are dropped."""
         self.away = False
+        self.reason = ""
         self._pause = _FIRST_PAUSE_S
         self._next_attempt = 0.0
 
@@ -60,8 +61,13 @@ class _Destination:
         """Return in how many seconds a request may be sent; 0 when the other end is there."""
         return max(0.0, self._next_attempt - time.monotonic()) if self.away else 0.0
 
+    def complaint(self, fate: str, reason: str) -> str:
+        """Return one line that says what becomes of the requests."""
+        return f"collector at {self.settings.endpoint}: {self.settings.signal} are {fate}: {reason}"
+
     def note(self, verdict: Verdict) -> None:
         """Learn from a verdict."""
+        self.reason = verdict.reason
         if verdict.outcome != "retry":
             self.away = False
             self._pause = _FIRST_PAUSE_S
@@ -92,7 +98,7 @@ class Pipeline:
         self.refused = 0
         """Requests that a collector will never take."""
         self.sent = 0
-        self._complained: set[str] = set()
+        self._refusal: str | None = None
         self._thread = threading.Thread(target=self._run, name="grademl-otlp", daemon=True)
         self._thread.start()
 
@@ -100,6 +106,14 @@ class Pipeline:
     def delivered(self) -> int:
         """Requests up to and with this ticket are sent, spooled, or given up for good."""
         return self._delivered
+
+    @property
+    def problem(self) -> str | None:
+        """What collectors do not take, in one line; None while they take all."""
+        if self._refusal is not None:
+            return self._refusal
+        away = next((d for d in self._destinations.values() if d.away and d.sender), None)
+        return away.complaint("kept until it answers", away.reason) if away else self._spool.problem
 
     def submit(self, request: Request, priority: int, durable: bool = True) -> int:
         """Take a request and return its ticket; one that is not ``durable`` is not worth the spool."""
@@ -202,8 +216,9 @@ class Pipeline:
             destination.sender = None
         elif verdict.outcome != "retry":
             self.refused += 1
+            self._refusal = self._refusal or destination.complaint("refused", verdict.reason)
         if verdict.outcome != "ok":
-            self._complain(destination, verdict)
+            _log.debug("%s", destination.complaint(verdict.outcome, verdict.reason))
         return verdict
 
     def _resend(self) -> None:
@@ -245,38 +260,18 @@ class Pipeline:
             while self._settled and self._settled[0] == self._delivered + 1:
                 self._delivered = heapq.heappop(self._settled)
 
-    def _complain(self, destination: _Destination, verdict: Verdict) -> None:
-        """Say once for each signal and outcome what the collector does not take; metrics that it lacks in
-        silence.
-        """
-        key = f"{destination.settings.signal} {verdict.outcome}"
-        if key in self._complained or refuses_signal(destination.settings, verdict):
-            return
-        self._complained.add(key)
-        what = "are kept until it answers" if verdict.outcome == "retry" else "are refused"
-        _log.warning(
-            "collector at %s: %s %s: %s",
-            destination.settings.endpoint,
-            destination.settings.signal,
-            what,
-            verdict.reason,
-        )
-
 
 def open_pipeline(
     settings: Settings,
     environ: Mapping[str, str],
     opener: Callable[[OtlpSettings], Sender] = open_sender,
-) -> Pipeline | None:
-    """Return the pipeline to the destination in ``environ``; None, and one line, when its settings are
-    impossible.
+) -> Pipeline:
+    """Return the pipeline to the destination in ``environ``.
+
+    Raises `OtlpSettingsError` when its settings are impossible, OSError when a certificate cannot be read.
     """
     destinations = {}
-    try:
-        for signal in (TRACES, METRICS):
-            signal_settings = OtlpSettings.from_env(signal, environ)
-            destinations[signal] = _Destination(signal_settings, opener(signal_settings))
-    except (OtlpSettingsError, OSError) as error:
-        _log.warning("no export: %s", error)
-        return None
+    for signal in (TRACES, METRICS):
+        signal_settings = OtlpSettings.from_env(signal, environ)
+        destinations[signal] = _Destination(signal_settings, opener(signal_settings))
     return Pipeline(destinations, Spool(settings.spool_dir / spool_digest(environ)))

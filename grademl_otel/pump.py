@@ -35,6 +35,10 @@ class Sink(Protocol):
         good.
         """
 
+    @property
+    def problem(self) -> str | None:
+        """Why telemetry does not get where it should, in one line; None while all goes well."""
+
     def take_spans(self, spans: Sequence[Span]) -> None: ...
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
@@ -62,6 +66,7 @@ class Pump:
         self._lost_before = progress.lost if progress else 0
         self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
         self._hold_ns = hold_ns
+        self._problem = ""
         self._held: list[Span] = []
         self._held_since = 0
         self._metrics_at = time.perf_counter_ns()
@@ -98,7 +103,11 @@ class Pump:
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Tell the owner how far its marks are delivered."""
+        """Tell the owner how far its marks are delivered, and what is in the way."""
+        problem = next((sink.problem for sink in self._sinks or () if sink.problem), "")
+        if problem != self._problem:
+            self._problem = problem
+            self.reader.report(problem)
         reached = None
         while self._unacknowledged:
             progress, tickets = self._unacknowledged[0]

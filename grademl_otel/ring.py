@@ -183,6 +183,14 @@ class RingWriter:
         beat = self.relay_heartbeat
         return beat > 0 and now_ns - beat < _RELAY_FRESH_NS
 
+    @property
+    def problem(self) -> str | None:
+        """What the relay could not do with this run's telemetry, in one line; None when all went well."""
+        start = layout.PROBLEM + layout.STRING_HEAD.size
+        length, check = layout.STRING_HEAD.unpack_from(self._memory, layout.PROBLEM)
+        raw = self._memory[start : start + min(length, layout.PROBLEM_BYTES)]
+        return raw.decode("utf-8", "replace") if raw and crc32(raw) == check else None
+
     def mark_closing(self) -> int:
         """Declare the last mark written and return its sequence number; the reader then waits for no more."""
         if self._final is None:

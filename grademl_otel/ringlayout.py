@@ -4,14 +4,14 @@ else.
 
 ::
 
-    0                        header, 4,096 bytes: identity, clocks, cursors, accumulators, open-phase table
+    0                        header, 8,192 bytes: identity, clocks, cursors, accumulators, open-phase table
     HEADER_BYTES             strings, append-only: length:u32 crc:u32 UTF-8 bytes; the n-th has id n, id 0 is
     "" HEADER_BYTES + strings   slots of 64 bytes (`marks.MARK`); mark ``seq`` lies in slot ``seq % slots``
 
 All integers are little-endian. Sequence numbers start at 1; a slot of zeros was never written. No head is
 stored: the reader finds it by the sequence numbers, so that a mark costs one store and nothing shared is
 contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``,
-``PROGRESS``).
+``PROGRESS``, ``PROBLEM``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grademl_otel import marks
 
 MAGIC: Final = b"GRADEML\x00"
 VERSION: Final = 1
-HEADER_BYTES: Final = 4096
+HEADER_BYTES: Final = 8192
 SUFFIX: Final = ".ring"
 LOCK_SUFFIX: Final = ".lock"
 
@@ -53,7 +53,12 @@ PROGRESS: Final = ACCUMULATORS + ACCUMULATOR_BYTES
 """Relay: length:u32 crc:u32 and a `progress.Progress`, for the relay after it."""
 PROGRESS_BYTES: Final = 2048 - PROGRESS - 8
 
-OPEN_PHASES: Final = 2048
+PROBLEM: Final = 2048
+"""Relay: length:u32 crc:u32 and one line for the user, who sees it from the owner: a relay has no terminal.
+"""
+PROBLEM_BYTES: Final = 500
+
+OPEN_PHASES: Final = 4096
 OPEN_LANES: Final = 64
 OPEN_PHASE: Final = Struct("<HHIq")
 """lane, kind (0: nothing is open), 0, t0 in perf ns; one slot per lane."""
@@ -68,7 +73,8 @@ BODY: Final = Struct("<HHqqqqqq")
 SLOT: Final = Struct(f"<QI{BODY.size}s")
 
 assert IDENTITY.size <= HEARTBEAT
-assert PROGRESS + PROGRESS_BYTES + 8 <= OPEN_PHASES
+assert PROGRESS + PROGRESS_BYTES + 8 <= PROBLEM
+assert PROBLEM + PROBLEM_BYTES + 8 <= OPEN_PHASES
 assert OPEN_PHASES + OPEN_LANES * OPEN_PHASE_STRIDE <= HEADER_BYTES
 assert SLOT.size == marks.MARK_SIZE
 

@@ -319,6 +319,11 @@ class RingReader:
         """Tell the owner that marks up to and with ``sequence`` are delivered."""
         self._store.write(layout.ACKED, layout.I64.pack(sequence))
 
+    def report(self, problem: str) -> None:
+        """Leave one line that the owner is to show its user."""
+        raw = problem.encode("utf-8", "replace")[: layout.PROBLEM_BYTES]
+        self._store.write(layout.PROBLEM, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)
+
     def save_progress(self, raw: bytes) -> None:
         """Leave up to `ringlayout.PROGRESS_BYTES` for the reader after this one."""
         self._store.write(layout.PROGRESS, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)

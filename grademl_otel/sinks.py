@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grademl_otel import marks, semconv
-from grademl_otel.config import FILE, OTLP
+from grademl_otel.config import FILE, OTLP, Settings
 from grademl_otel.filestore import METRICS, TRACES, FileStore, run_folder
 from grademl_otel.otlpjson import metric_line, trace_line
 from grademl_otel.pump import Sink
@@ -17,8 +16,6 @@ from grademl_otel.spans import Metric, Resource, Span
 
 if TYPE_CHECKING:
     from grademl_otel.pipeline import Pipeline
-
-_log = logging.getLogger(__name__)
 
 _SPANS_PER_LINE = 512
 
@@ -29,25 +26,23 @@ class FileSink:
     def __init__(self, store: FileStore, resource: Resource):
         self._store = store
         self._resource = resource
-        self._warned = False
         self.taken = 0
         self.delivered = 0
 
+    @property
+    def problem(self) -> str | None:
+        return self._store.problem
+
     def take_spans(self, spans: Sequence[Span]) -> None:
         for start in range(0, len(spans), _SPANS_PER_LINE):
-            self._append(TRACES, trace_line(self._resource, spans[start : start + _SPANS_PER_LINE]))
+            line = trace_line(self._resource, spans[start : start + _SPANS_PER_LINE])
+            self._store.append(TRACES, line)
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
-        self._append(METRICS, metric_line(self._resource, metrics))
+        self._store.append(METRICS, metric_line(self._resource, metrics))
 
     def close(self) -> None:
         self._store.close()
-
-    def _append(self, name: str, line: bytes) -> None:
-        self._store.append(name, line)
-        if self._store.problem and not self._warned:
-            self._warned = True
-            _log.warning("%s", self._store.problem)
 
 
 class OtlpSink:
@@ -61,6 +56,10 @@ class OtlpSink:
     @property
     def delivered(self) -> int:
         return self._pipeline.delivered
+
+    @property
+    def problem(self) -> str | None:
+        return self._pipeline.problem
 
     def take_spans(self, spans: Sequence[Span]) -> None:
         from grademl_otel.otlp import trace_requests
@@ -88,7 +87,7 @@ class ProviderSink:
 
     def __init__(self, provider: Any):
         self._provider = provider
-        self._failed = False
+        self.problem: str | None = None
         self.taken = 0
         self.delivered = 0
 
@@ -103,10 +102,9 @@ class ProviderSink:
                 readable = readable_span(span, self._provider.resource)
                 processor.on_start(readable)
                 processor.on_end(readable)
-            except Exception:  # a user's processor may raise anything
-                if not self._failed:
-                    self._failed = True
-                    _log.warning("a span processor raised; its spans are lost", exc_info=True)
+            except Exception as error:  # a user's processor may raise anything
+                if self.problem is None:
+                    self.problem = f"a span processor raised {type(error).__name__}: {error}; spans are lost"
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
         """Metrics have no such way in: readers pull, and an instrument of ours would delay the exit."""
@@ -115,17 +113,61 @@ class ProviderSink:
         """The provider is the user's."""
 
 
-def open_sinks(info: marks.RunInfo, start_unix_ns: int, pipeline: Pipeline | None) -> list[Sink]:
-    """Return the sinks that ``info`` names; ``pipeline`` is that of the process, None where OTLP is not to be
-    had.
-    """
-    resource = Resource(info.resource)
-    sinks: list[Sink] = []
-    if FILE in info.exporters:
-        sinks.append(FileSink(FileStore(run_folder(Path(info.store), info.run_id, start_unix_ns)), resource))
-    if OTLP in info.exporters and pipeline is not None:
-        sinks.append(OtlpSink(pipeline, resource))
-    return sinks
+class NoSink:
+    """Stands for a destination that cannot be had; everything is lost, and said once."""
+
+    def __init__(self, problem: str):
+        self.problem: str | None = problem
+        self.taken = 0
+        self.delivered = 0
+
+    def take_spans(self, spans: Sequence[Span]) -> None: ...
+
+    def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sinks:
+    """Opens the sinks of the runs of this process, which share one OTLP pipeline."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]):
+        self._settings = settings
+        self._environ = environ
+        self._pipeline: Pipeline | None = None
+
+    def open(self, info: marks.RunInfo, start_unix_ns: int) -> list[Sink]:
+        """Return the sinks that ``info`` names."""
+        resource = Resource(info.resource)
+        sinks: list[Sink] = []
+        if FILE in info.exporters:
+            folder = run_folder(Path(info.store), info.run_id, start_unix_ns)
+            sinks.append(FileSink(FileStore(folder), resource))
+        if OTLP in info.exporters:
+            sinks.append(self._open_otlp(resource))
+        return sinks
+
+    def relieve(self) -> None:
+        """See to it that a collector that hangs keeps nothing waiting; to be called now and then."""
+        if self._pipeline is not None:
+            self._pipeline.relieve()
+
+    def close(self, wait_s: float) -> None:
+        """Send or spool what is on its way, within ``wait_s`` seconds."""
+        if self._pipeline is not None:
+            self._pipeline.close(wait_s)
+
+    def _open_otlp(self, resource: Resource) -> Sink:
+        # gRPC, requests and protobuf are imported only where something is exported.
+        from grademl_otel.otlpsettings import OtlpSettingsError
+        from grademl_otel.pipeline import open_pipeline
+
+        try:
+            if self._pipeline is None:
+                self._pipeline = open_pipeline(self._settings, self._environ)
+        except (OtlpSettingsError, OSError) as error:
+            return NoSink(f"nothing is exported by OTLP: {error}")
+        return OtlpSink(self._pipeline, resource)
 
 
 def _priority(span: Span) -> int:

@@ -47,6 +47,8 @@ class Spool:
         self._max_bytes = max_bytes
         self.dropped = 0
         """Requests given up because the spool was full, too old, or not writable."""
+        self.problem: str | None = None
+        """Why it cannot be written, in one line."""
 
     def put(self, signal: str, priority: int, body: bytes) -> bool:
         """Keep a request; return False when it is lost (counted): no room, or the disk does not take it."""
@@ -63,8 +65,7 @@ class Spool:
             temporary.rename(temporary.with_suffix(_SUFFIX))
             return True
         except OSError as error:
-            if not self.dropped:
-                _log.warning("%s: %s; what the collector does not take is lost", self._folder, error.strerror)
+            self.problem = f"{self._folder}: {error.strerror}; what the collector does not take is lost"
             self.dropped += 1
             try:
                 temporary.unlink(missing_ok=True)
@@ -102,7 +103,7 @@ class Spool:
         try:
             entry.path.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("%s: %s", entry.path, error.strerror)
+            _log.debug("%s: %s", entry.path, error.strerror)
 
     @contextmanager
     def resending(self) -> Iterator[bool]:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from grademl_otel.config import Settings
+from grademl_otel.config import Settings, warn
 from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, wake_path
 from grademl_otel.ring import RingWriter
 
@@ -88,6 +88,7 @@ class Transport:
         deadline = time.monotonic() + wait_s
         if self._worker is not None:
             delivered = bool(self._worker.close(wait_s))
+            self._tell_problem()
             self._writer.close(unlink=False)
             return delivered
         if self._writer.path is not None and self._writer.acked < final:
@@ -96,6 +97,7 @@ class Transport:
         while self._writer.acked < final and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         delivered = self._writer.acked >= final
+        self._tell_problem()
         # The relay removes the files of a ring that it has finished; one that nobody read yet must stay.
         self._writer.close(unlink=False)
         self._close_socket()
@@ -139,6 +141,11 @@ class Transport:
         self._writer.take_back()
         self._worker = InProcessWorker(self._writer, self._settings, self._provider)
         self._worker.start()
+
+    def _tell_problem(self) -> None:
+        problem = self._writer.problem
+        if problem:
+            warn(problem)
 
     def _close_socket(self) -> None:
         if self._socket is not None:

@@ -28,7 +28,7 @@ def main(folder: str, digest: str) -> int:
         handler = logging.FileHandler(settings.relay_log)
         handler.setFormatter(logging.Formatter(f"%(asctime)s {os.getpid()} %(message)s"))
         logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.DEBUG)
     try:
         Relay(private_folder(Path(folder)), digest, settings, os.environ).run()
     except Exception:

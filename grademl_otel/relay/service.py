@@ -13,19 +13,15 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from grademl_otel import marks
 from grademl_otel import ringlayout as layout
-from grademl_otel.config import OTLP, Settings
+from grademl_otel.config import Settings
 from grademl_otel.digest import namespaces
-from grademl_otel.pump import Pump, Sink
+from grademl_otel.pump import Pump
 from grademl_otel.relay.launch import elect, wake_path
 from grademl_otel.ringreader import RingCorrupt, RingReader
-from grademl_otel.sinks import open_sinks
-
-if TYPE_CHECKING:
-    from grademl_otel.pipeline import Pipeline
+from grademl_otel.sinks import Sinks
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +40,9 @@ class Relay:
     def __init__(self, folder: Path, digest: str, settings: Settings, environ: Mapping[str, str]):
         self._folder = folder
         self._digest = digest
-        self._settings = settings
-        self._environ = environ
         self._pumps: dict[Path, Pump] = {}
         self._unusable: dict[Path, int] = {}
-        self._pipeline: Pipeline | None = None
+        self._sinks = Sinks(settings, environ)
         self._stopping = False
         self._idle_since = time.perf_counter_ns()
 
@@ -97,7 +91,7 @@ class Relay:
                 self._unusable[path] = now
                 continue
             _log.info("attached to %s of process %d", path.name, reader.pid)
-            self._pumps[path] = Pump(reader, self._open_sinks)
+            self._pumps[path] = Pump(reader, self._sinks.open)
 
     def _serve(self) -> bool:
         """Give every ring its turn; return True when one of them has more to read at once."""
@@ -109,8 +103,7 @@ class Relay:
                 _log.warning("%s: given up", path, exc_info=not isinstance(error, (RingCorrupt, OSError)))
                 self._unusable[path] = time.perf_counter_ns()
                 self._detach(path, pump)
-        if self._pipeline is not None:
-            self._pipeline.relieve()
+        self._sinks.relieve()
         return busy
 
     def _serve_one(self, path: Path, pump: Pump) -> bool:
@@ -149,13 +142,6 @@ class Relay:
         except OSError as error:
             _log.warning("%s: %s", path, error)
 
-    def _open_sinks(self, info: marks.RunInfo, start_unix_ns: int) -> list[Sink]:
-        if OTLP in info.exporters and self._pipeline is None:
-            from grademl_otel.pipeline import open_pipeline
-
-            self._pipeline = open_pipeline(self._settings, self._environ)
-        return open_sinks(info, start_unix_ns, self._pipeline)
-
     # --- The end ----------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
@@ -168,8 +154,7 @@ class Relay:
                 while not pump.finished and pump.turn(BATCH, time.perf_counter_ns()) == BATCH:
                     pass
                 while not pump.delivered and time.perf_counter_ns() < deadline:
-                    if self._pipeline is not None:
-                        self._pipeline.relieve()
+                    self._sinks.relieve()
                     time.sleep(_SETTLE_S)
                     pump.acknowledge()
                 if pump.finished and pump.delivered:
@@ -177,8 +162,7 @@ class Relay:
             except Exception as error:
                 _log.warning("%s: %s", path, error)
             self._detach(path, pump)
-        if self._pipeline is not None:
-            self._pipeline.close(max(0.0, (deadline - time.perf_counter_ns()) / 1e9))
+        self._sinks.close(max(0.0, (deadline - time.perf_counter_ns()) / 1e9))
 
     def _idle_too_long(self) -> bool:
         now = time.perf_counter_ns()

@@ -9,10 +9,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
+from grademl_otel.config import Settings
 from grademl_otel.filestore import TRACES, FileStore, run_folder
-from grademl_otel.sinks import open_sinks
+from grademl_otel.pump import Sink
+from grademl_otel.sinks import Sinks
 from grademl_otel.spans import Span
 
 from ..support.mark_script import INFO, RUN_ID
@@ -72,6 +72,7 @@ def test_folder_that_cannot_be_made_is_one_problem(tmp_path: Path) -> None:
 _FULL = """
 import resource, signal, sys
 from pathlib import Path
+from grademl_otel.config import Settings
 from grademl_otel.filestore import FileStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
@@ -93,17 +94,34 @@ def test_full_disk_drops_lines_and_later_ones_stay_whole(tmp_path: Path) -> None
     assert lines == [b"x" * 59, b"x" * 40, b"y" * 59, b""]
 
 
+def sinks_of(store: Path, environ: dict[str, str], *exporters: str) -> list[Sink]:
+    settings = Settings.from_env({"GRADEML_SPOOL_DIR": str(store / "spool")})
+    return Sinks(settings, environ).open(replace(INFO, store=str(store), exporters=exporters), START)
+
+
 def test_sinks_are_those_that_the_run_names(tmp_path: Path) -> None:
-    info = replace(INFO, store=str(tmp_path), exporters=("file",))
-    assert [type(sink).__name__ for sink in open_sinks(info, START, None)] == ["FileSink"]
-    assert open_sinks(replace(info, exporters=()), START, None) == []
-    assert open_sinks(replace(info, exporters=("otlp",)), START, None) == []
+    def kinds(*exporters: str) -> list[str]:
+        return [type(sink).__name__ for sink in sinks_of(tmp_path, {}, *exporters)]
+
+    assert kinds("file") == ["FileSink"]
+    assert kinds("file", "otlp") == ["FileSink", "OtlpSink"]
+    assert kinds() == []
 
 
-def test_full_disk_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_destination_that_cannot_be_had_is_a_problem(tmp_path: Path) -> None:
+    (sink,) = sinks_of(tmp_path, {"OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"}, "otlp")
+
+    sink.take_spans([Span("s", 1, 2, 0, 1, 2)])
+    assert sink.problem is not None
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL='smoke': expected grpc or http/protobuf" in sink.problem
+    assert sink.delivered == sink.taken
+
+
+def test_full_disk_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (sink,) = open_sinks(replace(INFO, store=str(tmp_path / "file")), START, None)
-    with caplog.at_level("WARNING", logger="grademl_otel"):
-        for _ in range(3):
-            sink.take_spans([Span("s", 1, 2, 0, 1, 2)])
-    assert len([record for record in caplog.records if "dropped" in record.getMessage()]) == 1
+    (sink,) = sinks_of(tmp_path / "file", {}, "file")
+
+    assert sink.problem is None
+    sink.take_spans([Span("s", 1, 2, 0, 1, 2)])
+    assert sink.problem is not None
+    assert "dropped" in sink.problem

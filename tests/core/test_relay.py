@@ -177,7 +177,10 @@ def test_dead_collector_delays_nobody_and_gets_all_later(place: Workplace) -> No
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
     }
-    assert place.train("relay", "30", "close", "otlp")[1] == {"delivered": True, "mode": "relay"}
+    status, said, err = place.train("relay", "30", "close", "otlp")
+    assert (status, said) == (0, {"delivered": True, "mode": "relay"})
+    assert err.startswith(f"grademl: collector at http://127.0.0.1:{port}/v1/traces: traces are kept until")
+    assert err.count("\n") == 1
     assert list((place.folder / "spool").glob("*/*.otlp"))
     place.stop_relays()
 
