@@ -146,5 +146,5 @@ ACC_PHASE_SUM_NS: Final = 8
 MAX_PHASES: Final = 40
 ACC_PHASE_COUNT: Final = ACC_PHASE_SUM_NS + MAX_PHASES
 ACC_HISTOGRAM: Final = ACC_PHASE_COUNT + MAX_PHASES
-"""Training-step durations counted in the buckets of `semconv.STEP_DURATION_BOUNDS_S`, one more than bounds."""
+"""Step durations counted in the buckets of `semconv.STEP_DURATION_BOUNDS_S`, one more than these."""
 ACC_SLOTS: Final = ACC_HISTOGRAM + 32
