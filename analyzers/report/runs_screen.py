@@ -12,30 +12,24 @@ from grademl_otel.analyzers.units import duration
 SHORT_ID = 12
 """Digits of a run's id that are shown; `--run` takes as many as tell it from the others."""
 
+COLUMNS = {
+    "run": "fixed",
+    "attempt": "right",
+    "script": "left",
+    "service": "left",
+    "started (UTC)": "fixed",
+    "took": "right",
+    "ranks": "right",
+    "steps": "right",
+    "ended": "fixed",
+}
+
 
 def draw(canvas: Canvas, document: RunsDocument) -> None:
     """Write the runs, the latest first, then the services of traces that belong to none."""
     if document.runs:
-        canvas.tables(
-            [
-                table(
-                    "",
-                    [
-                        ("run", "fixed"),
-                        ("attempt", "right"),
-                        ("script", "left"),
-                        ("service", "left"),
-                        ("started (UTC)", "fixed"),
-                        ("took", "right"),
-                        ("ranks", "right"),
-                        ("steps", "right"),
-                        ("ended", "fixed"),
-                    ],
-                    [_row(run) for run in document.runs],
-                    header=True,
-                )
-            ]
-        )
+        rows = [(run.run[:SHORT_ID], *cells(run)[1:]) for run in document.runs]
+        canvas.tables([table("", list(COLUMNS.items()), rows, header=True)])
     if document.runs and document.services:
         canvas.blank()
     if document.services:
@@ -54,9 +48,10 @@ def started(run: RunEntry) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _row(run: RunEntry) -> tuple[str, ...]:
+def cells(run: RunEntry) -> tuple[str, ...]:
+    """Return ``run`` in the order of `COLUMNS`."""
     return (
-        run.run[:SHORT_ID],
+        run.run,
         str(run.attempt),
         run.script,
         run.service,

@@ -7,13 +7,14 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
+from grademl_otel.analyzers.report import runs_screen
 from grademl_otel.analyzers.report.document import (
     Document,
     PopulationInfo,
     ReportDocument,
     RunsDocument,
 )
-from grademl_otel.analyzers.units import percent, seconds
+from grademl_otel.analyzers.units import milliseconds, percent, seconds
 
 Cell = str | int | float | None
 Rows = tuple[list[str], list[list[Cell]]]
@@ -25,7 +26,9 @@ def write(document: Document, form: str, by: str | None = None) -> str:
         return _csv(*table_of(document, by))
     if isinstance(document, ReportDocument):
         return _report(document)
-    return _markdown(*table_of(document, by))
+    if isinstance(document, RunsDocument):
+        return _markdown(list(runs_screen.COLUMNS), [runs_screen.cells(run) for run in document.runs])
+    return _markdown(*_readable(*table_of(document, by)))
 
 
 def table_of(document: Document, by: str | None = None) -> Rows:
@@ -68,6 +71,19 @@ def _harmless(cell: Cell) -> Cell:
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and cell else cell
 
 
+def _readable(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Rows:
+    """Return a table of exact numbers with times and shares as people read them."""
+    times = {name: name.removesuffix("_ns") for name in heading if name.endswith("_ns")}
+
+    def cell(name: str, value: Cell) -> Cell:
+        if isinstance(value, int) and name in times:
+            return milliseconds(value) if value >= 0 else f"-{milliseconds(-value)}"
+        return percent(value) if isinstance(value, float) and name.endswith("share") else value
+
+    named = [times.get(name, name).replace("_", " ") for name in heading]
+    return named, [[cell(name, value) for name, value in zip(heading, row, strict=True)] for row in rows]
+
+
 def _markdown(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     lines = [_line(heading), _line(["---"] * len(heading)), *(_line(row) for row in rows)]
     return "\n".join(lines) + "\n"
@@ -78,7 +94,7 @@ def _line(cells: Sequence[Cell]) -> str:
 
 
 def _escaped(cell: Cell) -> str:
-    text = "" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+    text = "" if cell is None else str(cell)
     for special in "\\|`*_<>[]":
         text = text.replace(special, "\\" + special)
     return "".join(character if character.isprintable() else " " for character in text)
@@ -101,5 +117,5 @@ def _report(document: ReportDocument) -> str:
             )
         )
     parts.append("\n## Critical path\n\n")
-    parts.append(_markdown(*table_of(document)))
+    parts.append(_markdown(*_readable(*table_of(document))))
     return "".join(parts)

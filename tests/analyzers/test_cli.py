@@ -209,6 +209,18 @@ def test_a_name_is_no_formula_and_no_markup(tmp_path: Path, capsys: pytest.Captu
     assert "\\|\\[red\\]" in capsys.readouterr().out
 
 
+def test_markdown_is_for_people(case_file: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["critical-path", str(case_file), "-f", "markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| key | path | path share | blocked | total | slack | drag |"
+    assert lines[2].startswith("| s5 | 30 us | 30 % | ")
+    assert run(["report", str(store), "-f", "markdown"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# train.py\n")
+    assert "**The trainer waits for data " in text
+    assert re.search(r"^\| 0 \| data.wait \| \d\.\d s \| \d\d % \|$", text, re.MULTILINE)
+
+
 def test_jsonl_is_one_line(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["critical-path", str(case_file), "-f", "jsonl"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
