@@ -7,123 +7,89 @@ never reports. How a run ended is no defect of its data: a killed run whose tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import (
-    NO_PARENT,
-    ORPHAN,
-    IntArray,
-    Ledger,
-    SpanColumns,
-    Telemetry,
-)
-from grademl_otel.analyzers.model.facts import Completeness, HowEnded, StepTable
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Ledger, Telemetry
+from grademl_otel.analyzers.model.evidence import Evidence, count_of
+from grademl_otel.analyzers.model.facts import Completeness, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
 
 _NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
 _LISTED: Final = 8
 _GAPS: Final = 1000
-_DISAGREE_SHARE: Final = 0.01
-_DISAGREE_NS: Final = 10_000
+_MOST_REASONS: Final = 24
 
 
-@dataclass
-class Evidence:
-    """What the assembly of a run found out about what it should have found."""
+class Reasons:
+    """Collects reasons; what holds for several ranks alike becomes one line, and there are never too many."""
 
-    ledger: Ledger
-    ranks: list[int]
-    world_size: int | None
-    parts: list[TablePart] = field(default_factory=list)
-    run_attributes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Rank -> attributes of its run span."""
-    ended: list[HowEnded] = field(default_factory=list)
-    detailed: set[tuple[int, int]] = field(default_factory=set)
-    """(rank, training step) of the step spans."""
-    malformed: list[str] = field(default_factory=list)
-    conflicts: list[str] = field(default_factory=list)
-    overlap_ns: int = 0
-    emitted: dict[int, int] = field(default_factory=dict)
-    """Rank -> spans that it had sent when the last window that is here was."""
-    dropped: dict[int, int] = field(default_factory=dict)
-    received: dict[int, int] = field(default_factory=dict)
-    orphans: int = 0
-    roots: int = 0
-    """Spans without a parent in the run's trace."""
+    def __init__(self) -> None:
+        self._ranks: dict[str, list[int]] = {}
 
-    def note_window(self, rank: int, attributes: Mapping[str, Any]) -> None:
-        """Take the running counts that a window span carries."""
-        self.emitted[rank] = max(self.emitted.get(rank, 0), _count(attributes, semconv.SPANS_EMITTED))
-        self.dropped[rank] = max(self.dropped.get(rank, 0), _count(attributes, semconv.TRACER_DROPPED))
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
 
-    def count_spans(
-        self, spans: SpanColumns, ixs: IntArray, rank_of_span: IntArray, in_run_trace: npt.NDArray[np.bool_]
-    ) -> None:
-        """Count what arrived: spans by rank, orphans, roots."""
-        ranks, counts = np.unique(rank_of_span[ixs], return_counts=True)
-        self.received = {int(rank): int(count) for rank, count in zip(ranks, counts, strict=True)}
-        parents = spans.parent_ix[ixs]
-        self.orphans = int(np.count_nonzero(parents == ORPHAN))
-        self.roots = int(np.count_nonzero((parents == NO_PARENT) & in_run_trace[ixs]))
+    def add(self, text: str) -> None:
+        self._ranks.setdefault(text, [])
 
-    def compare_detail(
-        self, spans: SpanColumns, step_spans: Mapping[tuple[int, int, int], int], steps: StepTable
-    ) -> None:
-        """Note steps whose span and row differ in length by more than 1 %."""
-        lengths = {
-            (int(rank), int(start) // 1000): int(end - start)
-            for rank, start, end in zip(steps.rank, steps.start, steps.end, strict=True)
-        }
-        differ = 0
-        for (rank, _, start), ix in step_spans.items():
-            # The row's start was cut to whole microseconds after its window's start.
-            near = (lengths.get((rank, start // 1000 - late)) for late in (0, 1))
-            row = next((length for length in near if length is not None), None)
-            length = int(spans.end[ix] - spans.start[ix])
-            if row is not None and abs(row - length) > max(_DISAGREE_NS, _DISAGREE_SHARE * length):
-                differ += 1
-        if differ:
-            self.conflicts.append(
-                f"{differ} of {len(step_spans)} steps: span and table row differ by over 1 %"
-            )
+    def of_rank(self, rank: int, text: str) -> None:
+        self._ranks.setdefault(text, []).append(rank)
+
+    def lines(self) -> list[str]:
+        lines = [
+            text if not ranks else f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}: {text}"
+            for text, ranks in self._ranks.items()
+        ]
+        if len(lines) > _MOST_REASONS:
+            lines[_MOST_REASONS:] = [f"{len(lines) - _MOST_REASONS:,} more reasons of this kind"]
+        return lines
 
 
 def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     """Return the verdict on a run of ours; each reason is one line with numbers."""
-    reasons: list[str] = []
-    missing_windows: set[int] = set()
-    expected_steps, missing_steps = _steps(evidence, steps, reasons)
+    reasons = Reasons()
+    parts: dict[int, list[TablePart]] = {rank: [] for rank in evidence.ranks}
+    for part in evidence.parts:
+        parts[part.rank].append(part)
     _ranks(evidence, reasons)
+    missing_windows: set[int] = set()
+    expected_steps: int | None = None
+    missing_steps = 0
     for rank in evidence.ranks:
-        missing_windows |= _windows(evidence, rank, reasons)
+        if parts[rank] or rank in evidence.run_attributes:
+            flags = steps.flags[steps.of_rank(rank)]
+            expected, missing = _steps(evidence, rank, parts[rank], flags, reasons)
+            expected_steps = max(expected_steps or 0, expected)
+            missing_steps = max(missing_steps, missing)
+        else:
+            reasons.of_rank(rank, "no step table has arrived")
+        missing_windows |= _windows(rank, parts[rank], reasons)
     _ends(evidence, reasons)
     expected_spans = _spans(evidence, reasons)
     dropped = _dropped(evidence, reasons)
     if evidence.orphans:
-        reasons.append(f"{evidence.orphans:,} spans name a parent that is not here")
+        reasons.add(f"{evidence.orphans:,} spans name a parent that is not here")
     if evidence.roots > 1:
-        reasons.append(f"the run's trace has {evidence.roots} roots; one was expected")
-    for fault in evidence.malformed[:_LISTED]:
-        reasons.append(f"a step table cannot be read: {fault}")
-    if len(evidence.malformed) > _LISTED:
-        reasons.append(f"{len(evidence.malformed) - _LISTED} more step tables cannot be read")
-    reasons += _of_ledger(evidence.ledger)
+        reasons.add(f"the run's trace has {evidence.roots} roots; one was expected")
+    for fault in evidence.malformed:
+        reasons.add(f"a step table cannot be read: {fault}")
+    for reason in _of_ledger(evidence.ledger):
+        reasons.add(reason)
     costs = [_share(attributes.get(semconv.TRACER_COST)) for attributes in evidence.run_attributes.values()]
     return Completeness(
         verdict="incomplete" if reasons else "complete",
-        reasons=reasons,
+        reasons=reasons.lines(),
         spans_expected=expected_spans,
         spans_received=sum(evidence.received.values()),
         ranks_expected=evidence.world_size,
         ranks_present=evidence.ranks,
         steps_expected=expected_steps,
-        steps_measured=max(0, expected_steps - missing_steps) if expected_steps is not None else 0,
+        steps_measured=0 if expected_steps is None else max(0, expected_steps - missing_steps),
         steps_detailed_all_ranks=_detailed_everywhere(evidence),
         orphans=evidence.orphans,
         roots=evidence.roots,
@@ -177,52 +143,38 @@ def _of_ledger(ledger: Ledger) -> list[str]:
     return reasons
 
 
-def _ranks(evidence: Evidence, reasons: list[str]) -> None:
+def _ranks(evidence: Evidence, reasons: Reasons) -> None:
     if evidence.world_size is None:
         return
     missing = sorted(set(range(evidence.world_size)) - set(evidence.ranks))
     if missing:
-        reasons.append(f"{len(missing)} of {evidence.world_size} ranks sent nothing: {_listed(missing)}")
+        reasons.add(f"{len(missing)} of {evidence.world_size} ranks sent nothing: {_listed(missing)}")
 
 
-def _steps(evidence: Evidence, steps: StepTable, reasons: list[str]) -> tuple[int | None, int]:
-    """Return (expected training steps of the rank with most, missing steps of the rank that misses most)."""
-    worst = 0
-    most: int | None = None
-    for rank in evidence.ranks:
-        flags = steps.flags[steps.rank == rank]
-        parts = [part for part in evidence.parts if part.rank == rank]
-        own = evidence.run_attributes.get(rank, {})
-        if not parts and not own:
-            continue
-        measured = {
-            "training steps": int(np.count_nonzero((flags & _NOT_TRAINING) == 0)),
-            "evaluation steps": int(np.count_nonzero(flags & semconv.FLAG_EVALUATE)),
-            "incomplete steps": int(np.count_nonzero(flags & semconv.FLAG_INCOMPLETE)),
-        }
-        expected = {
-            "training steps": max(
-                _count(own, semconv.STEPS_TOTAL), *(part.steps_so_far for part in parts), 0
-            ),
-            "evaluation steps": max(
-                _count(own, semconv.EVAL_STEPS_TOTAL), *(part.eval_steps_so_far for part in parts), 0
-            ),
-            "incomplete steps": _count(own, semconv.INCOMPLETE_STEPS_TOTAL),
-        }
-        for kind, count in expected.items():
-            if measured[kind] < count:
-                reasons.append(f"rank {rank}: {count - measured[kind]:,} of {count:,} {kind} are missing")
-        rows = max((part.rows_so_far for part in parts), default=0)
-        if len(flags) < rows and all(measured[kind] >= count for kind, count in expected.items()):
-            reasons.append(f"rank {rank}: {rows - len(flags):,} of {rows:,} rows are missing")
-        most = max(most or 0, expected["training steps"])
-        worst = max(worst, expected["training steps"] - measured["training steps"])
-    return most, worst
+def _steps(
+    evidence: Evidence, rank: int, parts: Sequence[TablePart], flags: IntArray, reasons: Reasons
+) -> tuple[int, int]:
+    """Return (expected, missing) training steps of ``rank``, whose rows have ``flags``."""
+    own = evidence.run_attributes.get(rank, {})
+    trained = max(count_of(own, semconv.STEPS_TOTAL), *(part.steps_so_far for part in parts), 0)
+    evaluated = max(count_of(own, semconv.EVAL_STEPS_TOTAL), *(part.eval_steps_so_far for part in parts), 0)
+    kinds = (
+        ("training", trained, (flags & _NOT_TRAINING) == 0),
+        ("evaluation", evaluated, flags & semconv.FLAG_EVALUATE),
+        ("incomplete", count_of(own, semconv.INCOMPLETE_STEPS_TOTAL), flags & semconv.FLAG_INCOMPLETE),
+    )
+    missing = {kind: expected - int(np.count_nonzero(rows)) for kind, expected, rows in kinds}
+    for kind, expected, _ in kinds:
+        if missing[kind] > 0:
+            reasons.of_rank(rank, f"{missing[kind]:,} of {expected:,} {kind} steps are missing")
+    rows = max((part.rows_so_far for part in parts), default=0)
+    if len(flags) < rows and max(missing.values()) <= 0:
+        reasons.of_rank(rank, f"{rows - len(flags):,} of {rows:,} rows are missing")
+    return trained, max(0, missing["training"])
 
 
-def _windows(evidence: Evidence, rank: int, reasons: list[str]) -> set[int]:
+def _windows(rank: int, parts: Sequence[TablePart], reasons: Reasons) -> set[int]:
     """Return the windows of ``rank`` of which something is missing, and say what."""
-    parts = [part for part in evidence.parts if part.rank == rank]
     if not parts:
         return set()
     by_window: dict[int, list[TablePart]] = {}
@@ -233,7 +185,7 @@ def _windows(evidence: Evidence, rank: int, reasons: list[str]) -> set[int]:
     absent = _gaps(by_window)
     if absent:
         listed = _listed(absent, missing)
-        reasons.append(f"rank {rank}: {missing:,} of {final + 1:,} windows are missing: {listed}")
+        reasons.of_rank(rank, f"{missing:,} of {final + 1:,} windows are missing: {listed}")
     cut = set()
     for window, some in by_window.items():
         numbers = {part.part for part in some}
@@ -242,57 +194,52 @@ def _windows(evidence: Evidence, rank: int, reasons: list[str]) -> set[int]:
             cut.add(window)
             count = max(numbers) + 1
             listed = _listed(gaps, count - len(numbers))
-            reasons.append(f"rank {rank}: window {window} lacks parts {listed} of {count:,}")
+            reasons.of_rank(rank, f"window {window} lacks parts {listed} of {count:,}")
         # The run's end closes its final window only if there are rows left to send: its totals tell there.
         if window != final and not any(part.last for part in some):
             cut.add(window)
-            reasons.append(f"rank {rank}: window {window} lacks its last part")
+            reasons.of_rank(rank, f"window {window} lacks its last part")
     return cut.union(absent)
 
 
-def _ends(evidence: Evidence, reasons: list[str]) -> None:
+def _ends(evidence: Evidence, reasons: Reasons) -> None:
     """A rank whose run span is missing still runs, or its end got lost."""
     silent = [end.rank for end in evidence.ended if end.how == "unknown"]
     if silent:
         subject = (
             f"rank {silent[0]} has" if len(silent) == 1 else f"{len(silent)} ranks ({_listed(silent)}) have"
         )
-        reasons.append(f"{subject} not reported an end: still running, or its last spans are missing")
+        reasons.add(f"{subject} not reported an end: still running, or its last spans are missing")
 
 
-def _spans(evidence: Evidence, reasons: list[str]) -> int | None:
+def _spans(evidence: Evidence, reasons: Reasons) -> int | None:
     expected: int | None = None
     for rank in evidence.ranks:
         own = evidence.run_attributes.get(rank, {})
-        emitted = max(_count(own, semconv.SPANS_EMITTED), evidence.emitted.get(rank, 0))
+        emitted = max(count_of(own, semconv.SPANS_EMITTED), evidence.emitted.get(rank, 0))
         if not emitted:
             continue
         expected = (expected or 0) + emitted
         received = evidence.received.get(rank, 0)
         if received < emitted:
-            reasons.append(f"rank {rank}: {emitted - received:,} of {emitted:,} spans are missing")
+            reasons.of_rank(rank, f"{emitted - received:,} of {emitted:,} spans are missing")
     return expected
 
 
-def _dropped(evidence: Evidence, reasons: list[str]) -> int:
+def _dropped(evidence: Evidence, reasons: Reasons) -> int:
     total = 0
     for rank in evidence.ranks:
         own = evidence.run_attributes.get(rank, {})
-        total += max(_count(own, semconv.TRACER_DROPPED), evidence.dropped.get(rank, 0))
+        total += max(count_of(own, semconv.TRACER_DROPPED), evidence.dropped.get(rank, 0))
     if total:
-        reasons.append(f"the tracer lost {total:,} marks: phases may be missing in steps that are here")
+        reasons.add(f"the tracer lost {total:,} marks: phases may be missing in steps that are here")
     return total
 
 
 def _detailed_everywhere(evidence: Evidence) -> int:
     """Number of training steps with a span on every rank that is present."""
-    per_rank = [{step for rank, step in evidence.detailed if rank == wanted} for wanted in evidence.ranks]
-    return len(set.intersection(*per_rank)) if per_rank else 0
-
-
-def _count(attributes: Mapping[str, Any], key: str) -> int:
-    value = attributes.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else 0
+    ranks_of_step = Counter(step for _, step in evidence.detailed)
+    return sum(1 for ranks in ranks_of_step.values() if ranks == len(evidence.ranks))
 
 
 def _share(value: Any) -> float | None:

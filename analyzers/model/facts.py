@@ -39,6 +39,11 @@ class StepTable:
     def __len__(self) -> int:
         return len(self.start)
 
+    def of_rank(self, rank: int) -> slice:
+        """Return the slice of the rows of ``rank``, which stand together."""
+        first, end = np.searchsorted(self.rank, (rank, rank + 1))
+        return slice(int(first), int(end))
+
     def where(self, mask: npt.NDArray[np.bool_]) -> StepTable:
         """Return the rows for which ``mask`` is true."""
         arrays = {

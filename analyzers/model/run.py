@@ -11,7 +11,8 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray, SpanColumns, Telemetry
-from grademl_otel.analyzers.model.completeness import Evidence, judge
+from grademl_otel.analyzers.model.completeness import judge
+from grademl_otel.analyzers.model.evidence import Evidence, count_of
 from grademl_otel.analyzers.model.facts import (
     Completeness,
     HowEnded,
@@ -151,9 +152,10 @@ def _summary(attempt: _Attempt) -> RunSummary:
     if len(run_spans) < len(attempt.ranks):
         ends.add("unknown")
     first = spans.attributes(run_spans[min(run_spans)]) if run_spans else {}
-    steps = [_count(spans.attributes(ix), semconv.STEPS_TOTAL) for ix in run_spans.values()]
+    steps = [count_of(spans.attributes(ix), semconv.STEPS_TOTAL) for ix in run_spans.values()]
     steps += [
-        _count(spans.attributes(int(ix)), semconv.WINDOW_STEPS_SO_FAR) for ix in attempt.named(semconv.WINDOW)
+        count_of(spans.attributes(int(ix)), semconv.WINDOW_STEPS_SO_FAR)
+        for ix in attempt.named(semconv.WINDOW)
     ]
     return RunSummary(
         run_id=attempt.run_id,
@@ -166,11 +168,6 @@ def _summary(attempt: _Attempt) -> RunSummary:
         steps=max(steps, default=0),
         ended=next((end for end in _ENDS_WORST_FIRST if end in ends), "unknown"),
     )
-
-
-def _count(attributes: dict[str, Any], key: str) -> int:
-    value = attributes.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else 0
 
 
 def build_run(telemetry: Telemetry, run_id: str | None = None, attempt: int | None = None) -> Run | None:
@@ -284,7 +281,7 @@ def _bounds(attempt: _Attempt, run_spans: dict[int, int], steps: StepTable) -> d
         else:
             of_rank = attempt.rank_of_span[ixs] == rank
             seen = ixs[of_rank & main] if np.any(of_rank & main) else ixs[of_rank]
-        rows = steps.rank == rank
+        rows = steps.of_rank(rank)
         starts = np.concatenate((spans.start[seen], steps.start[rows]))
         ends = np.concatenate((spans.end[seen], steps.end[rows]))
         if len(starts):
@@ -348,8 +345,9 @@ def _how_ended(
     attempt: _Attempt, rank: int, run_span: int | None, steps: StepTable, bounds: dict[int, tuple[int, int]]
 ) -> HowEnded:
     spans = attempt.spans
-    training = (steps.rank == rank) & ((steps.flags & _NOT_TRAINING) == 0)
-    last_step = int(steps.step[training].max()) if bool(training.any()) else None
+    rows = steps.of_rank(rank)
+    trained = steps.step[rows][(steps.flags[rows] & _NOT_TRAINING) == 0]
+    last_step = int(trained.max()) if len(trained) else None
     last_mark = bounds[rank][1] if rank in bounds else 0
     if run_span is None:
         return HowEnded(rank, "unknown", last_step, last_mark)

@@ -93,7 +93,7 @@ def test_an_end_that_had_no_rows_left_to_send(tmp_path: Path) -> None:
 def test_a_missing_window(sim: Simulated, tmp_path: Path) -> None:
     found = verdict(tmp_path, sim, lambda rank, span: not is_part(span, 1))
     assert found.windows_missing == [1]
-    assert "rank 0: 1 of 4 windows are missing: 1" in found.reasons
+    assert "ranks 0, 1: 1 of 4 windows are missing: 1" in found.reasons
     assert found.steps_measured == 120 - 32
     assert found.orphans > 0, "the fetches of that window's steps have lost their parent"
 
@@ -210,6 +210,22 @@ def test_spans_of_others_are_unverifiable_at_best(tmp_path: Path) -> None:
 def test_impossible_times_of_others_are_told() -> None:
     found = judge_foreign(foreign("collector_otlp_line.jsonl"))
     assert found.reasons == ["1 spans have impossible times and were left out"]
+
+
+def test_a_rank_without_any_table(sim: Simulated, tmp_path: Path) -> None:
+    names = (sc.WINDOW, sc.RUN)
+    found = verdict(tmp_path, sim, lambda rank, span: rank == 0 or span["name"] not in names)
+    assert "rank 1: no step table has arrived" in found.reasons
+    assert found.steps_expected == 120
+
+
+def test_reasons_of_many_ranks_are_few_lines(tmp_path: Path) -> None:
+    sim = simulate(Training(ranks=40, epochs=1, steps_per_epoch=20, eval_batches=0, rows_per_part=1))
+    found = verdict(tmp_path, sim, lambda rank, span: not is_part(span, 0, 3))
+    listed = ", ".join(str(rank) for rank in range(8))
+    assert f"ranks {listed} and 32 more: 1 of 20 training steps are missing" in found.reasons
+    found = verdict(tmp_path, sim, lambda rank, span: not is_part(span, 0, rank % 16))
+    assert len(found.reasons) <= 25
 
 
 def test_every_reason_is_one_line(sim: Simulated, tmp_path: Path) -> None:
