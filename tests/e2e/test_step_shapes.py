@@ -11,6 +11,9 @@ import pytest
 from grademl_otel import semconv
 from tests.support import training
 from tests.support.rawspans import RawSpan, read_lines
+
+pytest.importorskip("torch")
+
 from tests.support.step_shapes import SHAPES
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "step_shapes.py"

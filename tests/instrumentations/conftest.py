@@ -17,8 +17,6 @@ from grademl_otel.instrumentations.torch import TorchInstrumentor
 from grademl_otel.lifecycle import session
 from tests.support.listwriter import ListTransport, ListWriter
 
-pytest.importorskip("torch")
-
 
 @dataclass
 class Recording:

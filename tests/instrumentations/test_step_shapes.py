@@ -7,6 +7,9 @@ import pytest
 
 from grademl_otel import marks, semconv
 from tests.instrumentations.conftest import Recording
+
+pytest.importorskip("torch")
+
 from tests.support.step_shapes import SHAPES
 
 
