@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from grademl_otel.analyzers import errors
 from grademl_otel.analyzers.cli import commands, missing_package
@@ -418,6 +420,39 @@ def test_a_bug_is_one_line_unless_debugging(
     assert "--debug" in line
     assert run(["report", str(case_file), "--debug"]) == errors.EXIT_BUG
     assert "Traceback" in capsys.readouterr().err
+
+
+_STORES = [
+    simulate(Training(epochs=1, steps_per_epoch=5)).otlp_lines(),
+    simulate(Training(ranks=2, epochs=2, steps_per_epoch=3, workers=0, killed_at=4)).otlp_lines(),
+    json.dumps(many_traces([notation for notation, _ in CASES.values()])).encode(),
+]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_files_are_no_bugs(
+    data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = bytearray(data.draw(st.sampled_from(_STORES)))
+    for _ in range(data.draw(st.integers(1, 8))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[place] = data.draw(st.sampled_from(b'0123456789-"{}[],:\x00\xff'))
+        else:
+            del content[place : place + data.draw(st.integers(1, 300))]
+    path = tmp_path / "damaged.jsonl"
+    path.write_bytes(content)
+    command_line = data.draw(st.sampled_from(["report --json", "critical-path --json", "report", "runs"]))
+    code = run([*command_line.split(), str(path)])
+    captured = capsys.readouterr()
+    assert code in (errors.EXIT_OK, errors.EXIT_SOURCE, errors.EXIT_NOTHING_FOUND), captured.err
+    assert captured.err.count("\n") == (code != 0)
+    if code == 0 and command_line.endswith("json"):
+        path_of = json.loads(captured.out)["path"]
+        parts = path_of.get("sections")
+        if parts is not None:
+            assert sum(s["end_ns"] - s["start_ns"] for s in parts) == path_of["total_ns"]
 
 
 def test_interrupted(
