@@ -192,6 +192,7 @@ class Session:
             self._writer.write(
                 marks.SCOPE_CLOSE, lane, now, now, RUN_SCOPE, 1 if self._error else 0, _RUN, error
             )
+            recorder.mute()  # daemon threads may still train
             wait = self._settings.exit_wait_s if self._settings is not None else 0.0
             self._transport.close(wait)
         except Exception as error:

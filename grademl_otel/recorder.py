@@ -101,7 +101,7 @@ class Recorder:
         self._keeper = keeper
         self._scopes = scopes
         self._local = _Local()
-        self._machines: list[StepMachine] = []
+        self._machines: list[tuple[threading.Thread, StepMachine]] = []
         self._new_machine = threading.Lock()
         self._lanes: dict[str, int] = {}
         self._ticked = 0
@@ -132,11 +132,21 @@ class Recorder:
         if self.backward_owner is not None:
             return self.backward_owner
         with self._new_machine:
-            number = len(self._machines)
-            lane = MAIN_LANE if number == 0 else f"thread-{number}"
-            machine = StepMachine(self, self.totals, self._scopes, self.lane(lane))
-            self._machines.append(machine)
+            machine = self._machine_for(threading.current_thread())
         self._local.machine = machine
+        return machine
+
+    def _machine_for(self, thread: threading.Thread) -> StepMachine:
+        for index, (former, machine) in enumerate(self._machines):
+            if not former.is_alive():
+                # A program that makes a thread for each request has few lanes, not one for each.
+                machine.finish()
+                self._machines[index] = thread, machine
+                return machine
+        number = len(self._machines)
+        lane = MAIN_LANE if number == 0 else f"thread-{number}"
+        machine = StepMachine(self, self.totals, self._scopes, self.lane(lane))
+        self._machines.append((thread, machine))
         return machine
 
     def lane(self, name: str) -> int:
@@ -156,7 +166,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Close all rows and passes of all threads and publish the totals."""
-        for machine in self._machines:
+        for _, machine in self._machines:
             machine.finish()
         self._writer.set_accumulators(self._acc)
 
@@ -250,7 +260,7 @@ class Recorder:
     # --- After a fork ----------------------------------------------------------------------------------
 
     def mute(self) -> None:
-        """Write nothing any more: this is a forked child, and the ring is its parent's."""
+        """Write nothing any more: the run is over, or this is a forked child and the ring is its parent's."""
         self._attach(_Nothing())
         self._keeper = _Nothing()
 

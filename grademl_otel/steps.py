@@ -106,9 +106,9 @@ class StepMachine:
 
     def __init__(self, sink: Sink, totals: Totals, serials: count[int], lane: int) -> None:
         self.lane = lane
-        self.waiting = 0
-        """Depth of ``next()``: compute inside it belongs to the fetching of the batch, not to a row."""
-        self.backward_depth = 0
+        self.waiting = False
+        """Inside ``next()``: compute there belongs to the fetching of the batch, not to a row."""
+        self.in_backward = False
         self.backwards = 0
         """Backwards that returned."""
         self.optimizer_steps = 0
@@ -140,7 +140,7 @@ class StepMachine:
     def begin_wait(self, pass_: Pass, at: int) -> None:
         """``next()`` was called on the iterator of ``pass_``."""
         self._drain()
-        self.waiting += 1
+        self.waiting = True
         if pass_.state == JOINED:
             self._rejoin(pass_, at)
         elif pass_.state == CLOSED:
@@ -155,7 +155,7 @@ class StepMachine:
 
     def end_wait(self, pass_: Pass, t0: int, t1: int, samples: int) -> int:
         """``next()`` gave a batch of ``samples`` samples (0 when unknown); return the packed item."""
-        self.waiting -= 1
+        self.waiting = False
         item = pass_.item
         pass_.batches += 1
         joined = pass_.state == JOINED
@@ -178,7 +178,7 @@ class StepMachine:
 
     def exhausted(self, pass_: Pass, t1: int) -> None:
         """``next()`` said that there is no further batch."""
-        self.waiting -= 1
+        self.waiting = False
         self._sink.ended(self.lane)
         if pass_.state != ACTIVE:
             pass_.state = CLOSED
@@ -194,7 +194,7 @@ class StepMachine:
 
     def wait_failed(self) -> None:
         """``next()`` raised: the user's error, in a dataset or a worker."""
-        self.waiting -= 1
+        self.waiting = False
         self._sink.ended(self.lane)
 
     def release(self, pass_: Pass, at: int) -> None:

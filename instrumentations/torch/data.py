@@ -144,12 +144,12 @@ def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[...,
             return original(self)
         recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
         try:
-            machine.begin_wait(pass_, t0)
-            if recorder.measuring:
-                recorder.spent(t0)
-        except Exception as error:
-            guard.failed(error)
-        try:
+            try:
+                machine.begin_wait(pass_, t0)
+                if recorder.measuring:
+                    recorder.spent(t0)
+            except Exception as error:
+                guard.failed(error)
             batch = original(self)
         except StopIteration:
             _guarded(guard, machine.exhausted, pass_, perf_counter_ns())

@@ -44,8 +44,8 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _begin(self, guard)
         if call is None:
             return original(self, *args, **kwargs)
-        inside.root = True
         try:
+            inside.root = True
             return original(self, *args, **kwargs)
         finally:
             inside.root = False
@@ -69,7 +69,7 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         if machine.waiting:  # inside a dataset or a collate function: part of the fetching
             return None
         grad = torch.is_grad_enabled()
-        if not machine.backward_depth:
+        if not machine.in_backward:
             machine.begin_forward(t0, id(module))
         if recorder.measuring:
             recorder.spent(t0)
@@ -85,7 +85,7 @@ def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
     try:
         # A compiled module's class is OptimizedModule, which tells nothing.
         kind = type(getattr(module, "_orig_mod", module)).__name__
-        if machine.backward_depth:
+        if machine.in_backward:
             machine.recomputed(t0, t1, recorder.text(kind))
         else:
             machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))

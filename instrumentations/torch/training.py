@@ -54,22 +54,22 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 guard.failed(error)
                 recorder = None
         # A backward inside a backward is reentrant checkpointing; one inside `next()` is part of fetching.
-        if recorder is None or machine is None or machine.backward_depth or machine.waiting:
+        if recorder is None or machine is None or machine.in_backward or machine.waiting:
             return original(*args, **kwargs)
         owner = recorder.backward_owner
-        machine.backward_depth = 1
-        recorder.backward_owner = machine
-        _guarded(guard, machine.begin_backward, t0)
-        if recorder.measuring:
-            recorder.spent(t0)
         end = machine.backward_failed
         try:
+            machine.in_backward = True
+            recorder.backward_owner = machine
+            _guarded(guard, machine.begin_backward, t0)
+            if recorder.measuring:
+                recorder.spent(t0)
             result = original(*args, **kwargs)
             end = machine.end_backward
             return result
         finally:
             t1 = perf_counter_ns()
-            machine.backward_depth = 0
+            machine.in_backward = False
             recorder.backward_owner = owner
             _guarded(guard, end, t0, t1)
             if recorder.measuring:
@@ -136,7 +136,7 @@ class _Optimizers:
             while steps and steps[-1][0] == number and steps[-1][2] != machine.backwards:
                 steps.pop()  # that step raised: no `super().step()` has a backward between
             steps.append((number, t0, machine.backwards))
-            if len(steps) == 1 and not machine.backward_depth:
+            if len(steps) == 1 and not machine.in_backward:
                 machine.begin_optimizer(t0)
             if recorder.measuring:
                 recorder.spent(t0)
@@ -159,7 +159,7 @@ class _Optimizers:
                 return  # a subclass that calls its parent's step
             machine = recorder.here()
             self.watch(optimizer, machine)
-            machine.stepped(number, t0, t1, phase=not steps and not machine.backward_depth)
+            machine.stepped(number, t0, t1, phase=not steps and not machine.in_backward)
             if recorder.measuring:
                 recorder.spent(t1)
         except IndexError:

@@ -131,6 +131,16 @@ def test_threads_have_lanes_of_their_own(recording: Recorder, written: ListWrite
     assert recording.here() is recording.here()
 
 
+def test_a_thread_that_is_gone_leaves_its_lane_to_the_next(recording: Recorder, written: ListWriter) -> None:
+    recording.here()
+    lanes = []
+    for _ in range(5):
+        other = threading.Thread(target=lambda: lanes.append(recording.here().lane))
+        other.start()
+        other.join()
+    assert [written.strings[lane] for lane in lanes] == ["thread-1"] * 5
+
+
 def test_a_thread_of_autograd_works_for_the_thread_that_waits_in_backward(recording: Recorder) -> None:
     machine = recording.here()
     recording.backward_owner = machine
