@@ -109,6 +109,21 @@ def test_recorded_jaeger_answers_of_both_apis_agree() -> None:
     assert (v3.spans.start // 1000 * 1000 == v1.spans.start).all()
 
 
+def test_recorded_jaeger_answers_in_other_wrappings() -> None:
+    once = facts(read(DATA / "jaeger" / "v1_trace_raw_first.json"))
+    for name in ("v1_trace_pretty.json", "v1_search_ids.json"):
+        again = facts(read(DATA / "jaeger" / name))
+        assert again.keys() == once.keys(), name
+        assert {ids: fact[0] for ids, fact in again.items()} == {ids: fact[0] for ids, fact in once.items()}
+
+
+def test_recorded_answers_without_spans() -> None:
+    with pytest.raises(NothingFound, match="no spans"):
+        read(DATA / "jaeger" / "v1_search_empty.json")
+    with pytest.raises(SourceError, match="neither OTLP nor Jaeger JSON"):
+        read(DATA / "jaeger" / "v3_services.json")
+
+
 def test_tags_of_jaeger_keep_their_types(tmp_path: Path) -> None:
     document = json.loads((DATA / "jaeger" / "v1_trace_raw_first.json").read_text())
     trace = document["data"][0]

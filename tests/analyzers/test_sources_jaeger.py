@@ -409,10 +409,11 @@ def test_nobody_listens() -> None:
         ("v1_trace_404.txt", "trace not found"),
         ("v3_find_none.txt", "No traces found"),
         ("tenant_missing.txt", "missing tenant header"),
+        ("v3_find_bad_time.txt", "malformed parameter query.startTimeMin: parsing time"),
     ],
 )
 def test_recorded_errors_are_understood(file: str, text: str) -> None:
-    assert error_text((DATA / file).read_bytes()) == text
+    assert error_text((DATA / file).read_bytes()).startswith(text)
 
 
 def test_long_and_odd_errors_stay_one_short_line() -> None:
