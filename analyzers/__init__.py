@@ -7,20 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grademl_otel.analyzers.api import critical_path, graph, report, runs
+    from grademl_otel.analyzers.api import critical_path, dependency_graph, report, runs
     from grademl_otel.analyzers.errors import GrademlError
     from grademl_otel.analyzers.selection import StepRange
 
 _HOMES = {
     "critical_path": "api",
-    "graph": "api",
+    "dependency_graph": "api",
     "report": "api",
     "runs": "api",
     "GrademlError": "errors",
     "StepRange": "selection",
 }
 
-__all__ = ["GrademlError", "StepRange", "critical_path", "graph", "report", "runs"]
+__all__ = ["GrademlError", "StepRange", "critical_path", "dependency_graph", "report", "runs"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,15 +12,15 @@ from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.graph import path_graph, to_networkx
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
     ReportDocument,
     RunEntry,
     RunsDocument,
 )
-from grademl_otel.analyzers.report.of_run import critical_path_of_run, report_of_run
-from grademl_otel.analyzers.report.of_traces import critical_path_of_traces, report_of_traces
-from grademl_otel.analyzers.report.sections import BY
+from grademl_otel.analyzers.reporting.of_run import critical_path_of_run, report_of_run
+from grademl_otel.analyzers.reporting.of_traces import critical_path_of_traces, report_of_traces
+from grademl_otel.analyzers.reporting.sections import BY
 from grademl_otel.analyzers.subject import open_query, read_subject, selection_of
 
 Found = TypeVar("Found")
@@ -93,7 +93,7 @@ def runs(query: Query) -> Answer[RunsDocument]:
     return Answer(RunsDocument(source=source.uri, runs=entries, services=services, warnings=listing.warnings))
 
 
-def graph(query: Query) -> nx.DiGraph:
+def dependency_graph(query: Query) -> nx.DiGraph:
     """Return the dependency graph of the run, or the critical path of the one trace, as networkx."""
     about = read_subject(query)
     if about.run is not None:

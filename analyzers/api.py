@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer, Found
 from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.report.document import CriticalPathDocument, ReportDocument, RunsDocument
+from grademl_otel.analyzers.reporting.document import CriticalPathDocument, ReportDocument, RunsDocument
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -44,9 +44,9 @@ def runs(source: Address = None, **options: Any) -> RunsDocument:
     return _whole(answers.runs(_query(source, options)))
 
 
-def graph(source: Address = None, **options: Any) -> nx.DiGraph:
+def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:
     """Return the dependency graph as networkx: of a run its activities, of one trace the critical path."""
-    return answers.graph(_query(source, options))
+    return answers.dependency_graph(_query(source, options))
 
 
 def _whole(answer: Answer[Found]) -> Found:

@@ -21,10 +21,10 @@ from grademl_otel.analyzers.cli.options import (
 )
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
-from grademl_otel.analyzers.report import tables
-from grademl_otel.analyzers.report.document import CriticalPathDocument, Document, to_json, to_json_lines
-from grademl_otel.analyzers.report.sections import BY
-from grademl_otel.analyzers.report.text import render
+from grademl_otel.analyzers.reporting import tables
+from grademl_otel.analyzers.reporting.document import CriticalPathDocument, Document, to_json, to_json_lines
+from grademl_otel.analyzers.reporting.sections import BY
+from grademl_otel.analyzers.reporting.text import render
 from grademl_otel.version import __version__
 
 

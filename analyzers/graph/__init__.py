@@ -20,7 +20,6 @@ from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
 from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 from grademl_otel.analyzers.graph.tree import trace_paths, tree_path
-from grademl_otel.analyzers.verbs import callable_as_verb
 
 __all__ = [
     "DEFAULT_TOLERANCE",
@@ -54,5 +53,3 @@ __all__ = [
     "tree_path",
     "tree_summary",
 ]
-
-callable_as_verb(__name__)  # `analyzers.graph(...)`, the verb, has the same name

@@ -218,7 +218,7 @@ class _Rows:
         rows = self.of(rank)
         if not len(rows):
             return
-        low, high = self.run.rank_bounds[rank]
+        low, high = bounds_of(self.run, rank)
         start = np.clip(self.start[rows], low, high)
         end = np.maximum(np.clip(self.end[rows], low, high), start)
         reached = np.maximum.accumulate(end)
@@ -379,6 +379,11 @@ class _Rows:
         return waits, index
 
 
+def bounds_of(run: Run, rank: int) -> tuple[int, int]:
+    """Return start and end of the main lane of ``rank``; those of the run when they are not known."""
+    return run.rank_bounds.get(rank, (run.start, run.end))
+
+
 def item_of(text: object) -> tuple[int, int] | None:
     """Return (pass, batch) of a `grademl.item`; None when it is none."""
     if not isinstance(text, str):
@@ -461,7 +466,7 @@ def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
         if level == 0:
             outer = inner.copy()
     canvas.paint(scope, scope_start, scope_end, np.arange(len(scopes)))
-    low, high = run.rank_bounds[rank]
+    low, high = bounds_of(run, rank)
     scope[(canvas.bounds[:-1] < low) | (canvas.bounds[:-1] >= high)] = -1
 
     inner = np.where(scope >= 0, -1, inner)
@@ -490,7 +495,7 @@ class _Outside:
 
     def __init__(self, run: Run, rows: _Rows, rank: int, mine: IntArray, work_ends: IntArray) -> None:
         steps = run.steps
-        self._low, self._high = run.rank_bounds[rank]
+        self._low, self._high = bounds_of(run, rank)
         self._killed = any(ended.rank == rank and ended.how == "killed" for ended in run.completeness.ended)
         evaluation = (steps.flags[mine] & semconv.FLAG_EVALUATE) > 0
         training = mine[~evaluation]

@@ -75,4 +75,8 @@ def kind_of(phase: str) -> str:
     """Return the kind of a section in ``phase`` when no edge says more."""
     if phase in semconv.WAIT_PHASES:
         return UNEXPLAINED
+    if phase == semconv.COLLECTIVE:
+        return (
+            WAIT  # for the last rank, and then for the transfer: not told apart without all ranks' arrivals
+        )
     return TRANSFER if phase == semconv.DATA_TRANSFER else WORK

@@ -17,7 +17,7 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
-from grademl_otel.analyzers.graph.main_lane import GAPS, LOADER_START, NAMES, UNTRACED
+from grademl_otel.analyzers.graph.main_lane import GAPS, LOADER_START, NAMES, UNTRACED, bounds_of
 from grademl_otel.analyzers.graph.path import (
     GAP,
     HANDOFF,
@@ -45,7 +45,7 @@ def run_path(run: Run) -> Path:
     """Return the critical path over ``[run.start, run.end)``, from the main lane that ended last."""
     if not run.ranks:
         return _without_lanes(run.start, run.end)
-    rank = max(run.ranks, key=lambda r: (run.rank_bounds[r][1], -r))
+    rank = max(run.ranks, key=lambda r: (bounds_of(run, r)[1], -r))
     return _Walk(run, activities(run), rank, run.start, run.end).path()
 
 

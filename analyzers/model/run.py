@@ -69,17 +69,17 @@ def _identity(resource: dict[str, Any]) -> _Identity | None:
     run_id = resource.get(semconv.RUN_ID)
     if not isinstance(run_id, str) or not run_id or not run_id.isascii():
         return None
-    world_size = _whole(resource.get(semconv.WORLD_SIZE))
     return _Identity(
         run_id,
         _whole(resource.get(semconv.ATTEMPT)) or 0,
-        _whole(resource.get(semconv.RANK)) or 0,
-        world_size if world_size is not None and world_size <= _MAX_RANKS else None,
+        _whole(resource.get(semconv.RANK), _MAX_RANKS) or 0,
+        _whole(resource.get(semconv.WORLD_SIZE), _MAX_RANKS),
     )
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+def _whole(value: Any, limit: int = 1 << 31) -> int | None:
+    """Return ``value`` if it is an integer from 0 to ``limit``, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit else None
 
 
 class _Attempt:

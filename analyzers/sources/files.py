@@ -33,6 +33,10 @@ _SUFFIXES: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GLOB: Final = re.compile(r"[*?\[]")
 
+# `list` is a method of a source, so that the body of the class cannot name the type.
+_Runs = list[RunSummary]
+_Lines = list[str]
+
 
 @dataclass(frozen=True)
 class FileSource:
@@ -46,9 +50,9 @@ class FileSource:
         return self.path
 
     def list(self) -> Listing:
-        runs: list_of_runs = []
+        runs: _Runs = []
         services: set[str] = set()
-        warnings: list_of_lines = []
+        warnings: _Lines = []
         groups = _groups(self.path, None)
         for group in groups:
             try:
@@ -74,11 +78,6 @@ class FileSource:
         if selection.run_id is not None and len(run_ids(spans)) > 1:
             raise _ambiguous(self.path, selection.run_id)
         return replace(telemetry, spans=spans)
-
-
-# `list` is a method of a source, so the class body cannot name the type.
-list_of_runs = list[RunSummary]
-list_of_lines = list[str]
 
 
 def _groups(where: str, selection: Selection | None) -> list[list[Path]]:

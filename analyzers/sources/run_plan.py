@@ -61,7 +61,8 @@ class RunPlan:
             last = semconv.window_of_step(run.completeness.steps_expected)
             self._last_window = max(last, self._last_window or 0)
         for part in window_parts(telemetry, self.run_id, self.attempt):
-            self._latest_found = max(self._latest_found, part.window)
+            if part.window < self._next:  # what was not asked for proves nothing
+                self._latest_found = max(self._latest_found, part.window)
             if part.part % semconv.PARTS_PER_SHARD == semconv.PARTS_PER_SHARD - 1:
                 self._full_shards.add((part.window, semconv.window_shard(part.rank, part.part)))
 

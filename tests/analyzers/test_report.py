@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from grademl_otel import analyzers
-from grademl_otel.analyzers.report.jaeger_hint import to_jaeger
-from grademl_otel.analyzers.report.text import render
+from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
+from grademl_otel.analyzers.reporting.text import render
 from grademl_otel.analyzers.units import clock, count, duration, milliseconds, percent, seconds
 from tests.support.jaeger_cases import jaeger_document, many_traces
 from tests.support.synthetic import MS, S, Training, simulate

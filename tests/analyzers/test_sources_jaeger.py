@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -147,6 +148,18 @@ def test_ranks_of_further_shards_are_fetched(fake: FakeJaeger) -> None:
     run = run_of(read(fake, run=training.run_id))
     assert run.ranks == list(range(70))
     assert run.completeness.verdict == "complete"
+
+
+def test_a_server_cannot_send_us_looking_for_ever(fake: FakeJaeger) -> None:
+    training = started(60, epochs=1, steps_per_epoch=20)
+    for key in (sc.WINDOW_NUMBER, sc.WORLD_SIZE, sc.RANK, sc.STEPS_TOTAL, sc.WINDOW_STEPS_SO_FAR):
+        fake.requests.clear()
+        text = json.dumps([json.loads(line) for line in simulate(training).otlp_lines().splitlines()])
+        text = re.sub(rf'("{re.escape(key)}", "value": {{"intValue": )"\d+"', r'\1"1000000000000"', text)
+        assert "1000000000000" in text
+        fake.lines = "".join(json.dumps(request) + "\n" for request in json.loads(text)).encode()
+        read(fake, run=training.run_id)
+        assert len(fake.requests) < 400
 
 
 def test_the_last_attempt_by_default_any_on_demand(fake: FakeJaeger) -> None:

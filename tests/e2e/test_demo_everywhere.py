@@ -359,7 +359,7 @@ def test_python_says_the_same(recorded: Recorded) -> None:
     assert document.source.run == recorded.run_id
     assert document.path.total_ns == document.window.wall_ns
     assert [finding.id for finding in document.findings][:1] == ["input.loader"]
-    graph = analyzers.graph(recorded.source, run=recorded.run_id)
+    graph = analyzers.dependency_graph(recorded.source, run=recorded.run_id)
     assert {data["phase"] for _, data in graph.nodes(data=True)} >= {"data.fetch", "forward", "backward"}
     assert any(data["kind"] == "queue" for _, _, data in graph.edges(data=True))
 

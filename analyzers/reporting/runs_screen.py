@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from grademl_otel.analyzers.report.canvas import Canvas, table
-from grademl_otel.analyzers.report.document import RunEntry, RunsDocument
+from grademl_otel.analyzers.reporting.canvas import Canvas, table
+from grademl_otel.analyzers.reporting.document import RunEntry, RunsDocument
 from grademl_otel.analyzers.units import duration
 
 SHORT_ID = 12

@@ -13,8 +13,8 @@ from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import HowEnded, Run
-from grademl_otel.analyzers.report.completeness import completeness_info
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting.completeness import completeness_info
+from grademl_otel.analyzers.reporting.document import (
     BudgetEntry,
     CriticalPathDocument,
     EndedInfo,
@@ -28,7 +28,7 @@ from grademl_otel.analyzers.report.document import (
     StepWindow,
     Window,
 )
-from grademl_otel.analyzers.report.sections import path_info, summary_of_run
+from grademl_otel.analyzers.reporting.sections import path_info, summary_of_run
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.run import Completeness
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting.document import (
     CompletenessInfo,
     RankCounts,
     SpanCounts,

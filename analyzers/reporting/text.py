@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from grademl_otel.analyzers.report import path_screen, report_screen, runs_screen
-from grademl_otel.analyzers.report.canvas import Canvas
-from grademl_otel.analyzers.report.document import Document, ReportDocument, RunsDocument
+from grademl_otel.analyzers.reporting import path_screen, report_screen, runs_screen
+from grademl_otel.analyzers.reporting.canvas import Canvas
+from grademl_otel.analyzers.reporting.document import Document, ReportDocument, RunsDocument
 
 
 def render(

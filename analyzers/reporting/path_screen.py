@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from rich.console import Group
 
-from grademl_otel.analyzers.report import header
-from grademl_otel.analyzers.report.canvas import Canvas, bar, table
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting import header
+from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
+from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
     PathInfo,
     PopulationInfo,

@@ -7,8 +7,8 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from grademl_otel.analyzers.report import runs_screen
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting import runs_screen
+from grademl_otel.analyzers.reporting.document import (
     Document,
     PopulationInfo,
     ReportDocument,

@@ -10,7 +10,7 @@ from grademl_otel.analyzers.graph.path import Path, Section
 from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting.document import (
     Edge,
     Omitted,
     PathInfo,

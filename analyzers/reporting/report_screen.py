@@ -9,10 +9,10 @@ from rich.console import Group
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
-from grademl_otel.analyzers.report import header, path_screen
-from grademl_otel.analyzers.report.canvas import Canvas, bar, table
-from grademl_otel.analyzers.report.document import ReportDocument, StepInfo
-from grademl_otel.analyzers.report.jaeger_hint import to_jaeger
+from grademl_otel.analyzers.reporting import header, path_screen
+from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
+from grademl_otel.analyzers.reporting.document import ReportDocument, StepInfo
+from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
 from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds
 
 STEPS = "steps"

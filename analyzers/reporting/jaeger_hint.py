@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from grademl_otel.analyzers.report.document import SourceInfo
+from grademl_otel.analyzers.reporting.document import SourceInfo
 
 _TRACES = "traces.jsonl"
 

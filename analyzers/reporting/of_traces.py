@@ -12,16 +12,16 @@ from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.completeness import judge_foreign
 from grademl_otel.analyzers.model.run import Completeness
-from grademl_otel.analyzers.report.completeness import completeness_info
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting.completeness import completeness_info
+from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
     ReportDocument,
     SourceInfo,
     StepWindow,
     Window,
 )
-from grademl_otel.analyzers.report.population import population
-from grademl_otel.analyzers.report.sections import path_info, summary_of_trace
+from grademl_otel.analyzers.reporting.population import population
+from grademl_otel.analyzers.reporting.sections import path_info, summary_of_trace
 
 NOT_OURS = Abstained(
     "diagnosis",

@@ -10,7 +10,7 @@ import numpy as np
 
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
-from grademl_otel.analyzers.report.document import Omitted, PopulationEntry, PopulationInfo
+from grademl_otel.analyzers.reporting.document import Omitted, PopulationEntry, PopulationInfo
 
 TAIL_SHARE = 0.05
 """The slowest part of the traces, at least one."""

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from grademl_otel.analyzers.report.canvas import Canvas
-from grademl_otel.analyzers.report.document import (
+from grademl_otel.analyzers.reporting.canvas import Canvas
+from grademl_otel.analyzers.reporting.document import (
     CompletenessInfo,
     CriticalPathDocument,
     EndedInfo,
