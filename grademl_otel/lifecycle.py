@@ -111,10 +111,10 @@ class Session:
             warn(f"nothing is recorded: {type(error).__name__}: {error}")
         return self.recorder
 
-    def early(self, phase: int, t0: int, t1: int, own: int) -> None:
+    def early(self, kind: int, t0: int, t1: int, own: int) -> None:
         """Keep a phase from before the run, as the loading of a checkpoint, until there is one."""
         if self.installed and not self._tried and not self.in_worker and not self.child:
-            self._early.append((phase, t0, t1, own))
+            self._early.append((kind, t0, t1, own))
 
     def _start(self, place: identity.Place) -> Recorder | None:
         settings = self._settings = Settings.from_env()
@@ -134,8 +134,8 @@ class Session:
         at = self.loaded_at
         writer.write(marks.RUN_INFO, lane, at, at, RUN_SCOPE, writer.intern(info.to_json()), 0, 0)
         writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)
-        for phase, t0, t1, own in self._early:
-            recorder.phase(phase, lane, t0, t1, 0, -1, own, 0)
+        for kind, t0, t1, own in self._early:
+            recorder.phase(kind, lane, t0, t1, 0, -1, own, 0)
         self._early.clear()
         self._watch_the_end()
         if place.rank == 0:

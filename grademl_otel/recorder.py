@@ -33,6 +33,8 @@ MEASURE_EVERY: Final = 64
 MEASURED_FIRST: Final = 8
 """Rows at the start in which it is always measured; and so many measurements are kept."""
 _TICK_NS: Final = 1_000_000_000
+_SUMS: Final = marks.ACC_PHASE_SUM_NS - marks.PHASE_BASE
+_COUNTS: Final = marks.ACC_PHASE_COUNT - marks.PHASE_BASE
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in semconv.STEP_DURATION_BOUNDS_S)
 
 
@@ -118,7 +120,7 @@ class Recorder:
     def _attach(self, writer: Writer) -> None:
         self._writer = writer
         self._write = writer.write
-        self._open_phase = writer.open_phase
+        self.began = writer.open_phase
         self.ended = writer.close_phase
         self.text = writer.intern
 
@@ -177,15 +179,12 @@ class Recorder:
     # --- Sink ------------------------------------------------------------------------------------------
 
     def phase(
-        self, phase: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
+        self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
         acc = self._acc
-        acc[marks.ACC_PHASE_SUM_NS + phase] += t1 - t0
-        acc[marks.ACC_PHASE_COUNT + phase] += 1
-        self._write(marks.PHASE_BASE + phase, lane, t0, t1, row, item, own, detail)
-
-    def began(self, phase: int, lane: int, at: int) -> None:
-        self._open_phase(lane, marks.PHASE_BASE + phase, at)
+        acc[_SUMS + kind] += t1 - t0
+        acc[_COUNTS + kind] += 1
+        self._write(kind, lane, t0, t1, row, item, own, detail)
 
     def row(
         self,

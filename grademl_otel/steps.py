@@ -27,13 +27,13 @@ from typing import Final, Protocol
 
 from grademl_otel import semconv
 from grademl_otel.loops import ACTIVE, CLOSED, JOINED, PENDING, LoaderFacts, Pass, Row
-from grademl_otel.marks import SCOPE_INDEX
+from grademl_otel.marks import SCOPE_INDEX, phase_kind
 
-DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
-FORWARD: Final = semconv.PHASE_INDEX[semconv.FORWARD]
-RECOMPUTE: Final = semconv.PHASE_INDEX[semconv.RECOMPUTE]
-BACKWARD: Final = semconv.PHASE_INDEX[semconv.BACKWARD]
-OPTIMIZER: Final = semconv.PHASE_INDEX[semconv.OPTIMIZER]
+DATA_WAIT: Final = phase_kind(semconv.DATA_WAIT)
+FORWARD: Final = phase_kind(semconv.FORWARD)
+RECOMPUTE: Final = phase_kind(semconv.RECOMPUTE)
+BACKWARD: Final = phase_kind(semconv.BACKWARD)
+OPTIMIZER: Final = phase_kind(semconv.OPTIMIZER)
 
 EPOCH: Final = SCOPE_INDEX[semconv.EPOCH]
 EVALUATE: Final = SCOPE_INDEX[semconv.EVALUATE]
@@ -52,11 +52,11 @@ class Sink(Protocol):
     """Where a machine's results go; times are ``perf_counter_ns``."""
 
     def phase(
-        self, phase: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
+        self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
-        """Record one phase; ``row`` is the serial of its row or 0, ``item`` a packed item or -1."""
+        """Record one phase: its mark's kind, the serial of its row or 0, its packed item or -1."""
 
-    def began(self, phase: int, lane: int, at: int) -> None:
+    def began(self, lane: int, kind: int, at: int) -> None:
         """Say that a phase runs, in case the process dies in it."""
 
     def ended(self, lane: int) -> None:
@@ -151,7 +151,7 @@ class StepMachine:
             while self._stack[-1] is not pass_:
                 self._close_pass(self._stack[-1], self._last(self._stack[-1]))
             self._settle(pass_, at)
-        self._sink.began(DATA_WAIT, self.lane, at)
+        self._sink.began(self.lane, DATA_WAIT, at)
 
     def end_wait(self, pass_: Pass, t0: int, t1: int, samples: int) -> int:
         """``next()`` gave a batch of ``samples`` samples (0 when unknown); return the packed item."""
@@ -201,11 +201,11 @@ class StepMachine:
         """The iterator is gone; handled at the next event, so the garbage collector may call this."""
         self._released.append((pass_, at))
 
-    def fetched(self, phase: int, lane: int, t0: int, t1: int, item: int, detail: int = 0) -> None:
+    def fetched(self, kind: int, lane: int, t0: int, t1: int, item: int, detail: int = 0) -> None:
         """The fetching or collating of ``item``, in a worker's lane or inside the wait of this lane."""
         host = self._stack[-1]
         row = host.row
-        self._sink.phase(phase, lane, t0, t1, 0 if row is None else row.serial, item, 0, detail)
+        self._sink.phase(kind, lane, t0, t1, 0 if row is None else row.serial, item, 0, detail)
 
     # --- Compute ---------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class StepMachine:
         row = top.row
         if row is not None and (top.ended or top is self._bottom) and self._ends_at_forward(row, root):
             self._close_row(top, row.last)
-        self._sink.began(FORWARD, self.lane, at)
+        self._sink.began(self.lane, FORWARD, at)
 
     def end_forward(self, t0: int, t1: int, grad: bool, root: int, detail: int) -> None:
         """The root module returned or raised; ``grad`` says whether gradients were recorded."""
@@ -237,7 +237,7 @@ class StepMachine:
         """The outermost backward begins."""
         if self._released or self._gone:
             self._drain()
-        self._sink.began(BACKWARD, self.lane, at)
+        self._sink.began(self.lane, BACKWARD, at)
 
     def end_backward(self, t0: int, t1: int) -> None:
         """The outermost backward returned."""
@@ -270,7 +270,7 @@ class StepMachine:
         if self._in_optimizer:
             self._sink.ended(self.lane)
         self._in_optimizer = True
-        self._sink.began(OPTIMIZER, self.lane, at)
+        self._sink.began(self.lane, OPTIMIZER, at)
 
     def stepped(self, optimizer: int, t0: int, t1: int, phase: bool = True) -> None:
         """An optimizer stepped; without ``phase`` the step counts but is no time of its own.
@@ -288,11 +288,11 @@ class StepMachine:
             self._sink.ended(self.lane)
             self._sink.phase(OPTIMIZER, self.lane, t0, t1, row.serial, -1, 0, 0)
 
-    def begin_aside(self, phase: int, at: int) -> None:
+    def begin_aside(self, kind: int, at: int) -> None:
         """Something beside the step begins."""
-        self._sink.began(phase, self.lane, at)
+        self._sink.began(self.lane, kind, at)
 
-    def aside(self, phase: int, t0: int, t1: int, own: int) -> None:
+    def aside(self, kind: int, t0: int, t1: int, own: int) -> None:
         """Something beside the step, as a checkpoint: in the open row unless it follows a finished one."""
         if self._released or self._gone:
             self._drain()
@@ -303,7 +303,7 @@ class StepMachine:
         if row is not None:
             row.last = t1
         self._sink.ended(self.lane)
-        self._sink.phase(phase, self.lane, t0, t1, 0 if row is None else row.serial, -1, own, 0)
+        self._sink.phase(kind, self.lane, t0, t1, 0 if row is None else row.serial, -1, own, 0)
 
     def finish(self) -> None:
         """The run ends: close all that is open, each at its last event."""

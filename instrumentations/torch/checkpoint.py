@@ -8,18 +8,18 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from grademl_otel import semconv
+from grademl_otel import marks, semconv
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
-from grademl_otel.recorder import Guard, Recorder
+from grademl_otel.recorder import Guard
 from grademl_otel.steps import StepMachine
 
-_SAVE: Final = semconv.PHASE_INDEX[semconv.CHECKPOINT_SAVE]
-_LOAD: Final = semconv.PHASE_INDEX[semconv.CHECKPOINT_LOAD]
+_SAVE: Final = marks.phase_kind(semconv.CHECKPOINT_SAVE)
+_LOAD: Final = marks.phase_kind(semconv.CHECKPOINT_LOAD)
 
 
 class _Inside(threading.local):
@@ -29,64 +29,67 @@ class _Inside(threading.local):
 def install(patches: Patches) -> None:
     """Wrap both functions under both of their names."""
     inside = _Inside()
-    for name, phase in (("save", _SAVE), ("load", _LOAD)):
-        wrapper = _wrap(getattr(torch.serialization, name), phase, inside)
+    for name, kind in (("save", _SAVE), ("load", _LOAD)):
+        wrapper = _wrap(name, getattr(torch.serialization, name), kind, inside)
         patches.replace(torch.serialization, name, wrapper)
         patches.replace(torch, name, wrapper)
 
 
-def _wrap(original: Callable[..., Any], phase: int, inside: _Inside) -> Callable[..., Any]:
-    guard = Guard(f"torch: {semconv.PHASES[phase]}")
+def _wrap(name: str, original: Callable[..., Any], kind: int, inside: _Inside) -> Callable[..., Any]:
+    guard = Guard(f"torch.{name}")
+    position = 1 if kind == _SAVE else 0  # of the argument that says where
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if inside.call or not guard.on or session.in_worker:
             return original(*args, **kwargs)
-        recorder = session.recorder
-        machine = None if recorder is None else recorder.here()
-        if machine is not None and machine.waiting:
-            return original(*args, **kwargs)  # a dataset that keeps its samples so
-        target = (
-            kwargs["f"] if "f" in kwargs else args[phase == _SAVE] if len(args) > (phase == _SAVE) else None
-        )
-        before = _position(target) if phase == _SAVE else 0
-        t0 = perf_counter_ns()
-        inside.call = True
-        _begin(guard, machine, phase, t0)
+        target = kwargs.get("f", args[position] if len(args) > position else None)
+        running = _begin(guard, kind, target)
+        if running is None:
+            return original(*args, **kwargs)
         try:
+            inside.call = True
             return original(*args, **kwargs)
         finally:
-            t1 = perf_counter_ns()
             inside.call = False
-            _end(guard, recorder, machine, phase, t0, t1, target, before)
+            _end(guard, kind, target, running)
 
     return call
 
 
-def _begin(guard: Guard, machine: StepMachine | None, phase: int, t0: int) -> None:
-    if machine is not None:
-        try:
-            machine.begin_aside(phase, t0)
-        except Exception as error:
-            guard.failed(error)
+class _Running(NamedTuple):
+    """A call that is on its way; without a machine the run has not begun."""
+
+    machine: StepMachine | None
+    t0: int
+    position: int
 
 
-def _end(
-    guard: Guard,
-    recorder: Recorder | None,
-    machine: StepMachine | None,
-    phase: int,
-    t0: int,
-    t1: int,
-    target: Any,
-    before: int,
-) -> None:
+def _begin(guard: Guard, kind: int, target: Any) -> _Running | None:
     try:
-        size = _size(target, before, saved=phase == _SAVE)
-        if machine is None or recorder is not session.recorder:
-            session.early(phase, t0, t1, size)
+        t0 = perf_counter_ns()
+        recorder = session.recorder
+        position = _position(target) if kind == _SAVE else 0
+        if recorder is None:
+            return _Running(None, t0, position)
+        machine = recorder.here()
+        if machine.waiting:
+            return None  # a dataset that keeps its samples so
+        machine.begin_aside(kind, t0)
+        return _Running(machine, t0, position)
+    except Exception as error:
+        guard.failed(error)
+        return None
+
+
+def _end(guard: Guard, kind: int, target: Any, running: _Running) -> None:
+    t1 = perf_counter_ns()
+    try:
+        size = _size(target, running.position, saved=kind == _SAVE)
+        if running.machine is None:
+            session.early(kind, running.t0, t1, size)
         else:
-            machine.aside(phase, t0, t1, size)
+            running.machine.aside(kind, running.t0, t1, size)
     except Exception as error:
         guard.failed(error)
 

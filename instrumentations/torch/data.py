@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from grademl_otel import semconv
+from grademl_otel import marks, semconv
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, FetchClock
 from grademl_otel.instrumentations.torch.worker import TimedIndex
@@ -28,8 +28,8 @@ from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
 
 STAMP: Final = "_grademl_stamp"
-_FETCH: Final = semconv.PHASE_INDEX[semconv.DATA_FETCH]
-_COLLATE: Final = semconv.PHASE_INDEX[semconv.DATA_COLLATE]
+_FETCH: Final = marks.phase_kind(semconv.DATA_FETCH)
+_COLLATE: Final = marks.phase_kind(semconv.DATA_COLLATE)
 _DEPTH: Final = 3
 """How deep a batch is looked into for a tensor that tells the number of samples."""
 

@@ -27,7 +27,7 @@ from tests.support import training
 from tests.support.listwriter import ListTransport, ListWriter
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
-SAVE = semconv.PHASE_INDEX[semconv.CHECKPOINT_SAVE]
+SAVE = marks.phase_kind(semconv.CHECKPOINT_SAVE)
 
 
 class Opened:

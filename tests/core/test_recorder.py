@@ -37,13 +37,13 @@ def recording(written: ListWriter, transport: ListTransport) -> Recorder:
 
 
 def test_a_phase_is_one_mark_and_part_of_the_totals(recording: Recorder, written: ListWriter) -> None:
-    forward = semconv.PHASE_INDEX[semconv.FORWARD]
+    forward = marks.phase_kind(semconv.FORWARD)
     recording.phase(forward, 7, 100, 350, 3, 5, 0, 9)
     recording.phase(forward, 7, 400, 450, 3, -1, 0, 9)
     assert written.marks[0] == (marks.phase_kind(semconv.FORWARD), 7, 100, 350, 3, 5, 0, 9)
     recording.finish()
-    assert written.totals[marks.ACC_PHASE_SUM_NS + forward] == 300
-    assert written.totals[marks.ACC_PHASE_COUNT + forward] == 2
+    assert written.totals[marks.ACC_PHASE_SUM_NS + semconv.PHASE_INDEX[semconv.FORWARD]] == 300
+    assert written.totals[marks.ACC_PHASE_COUNT + semconv.PHASE_INDEX[semconv.FORWARD]] == 2
 
 
 def test_rows_by_kind(recording: Recorder, written: ListWriter) -> None:
@@ -67,11 +67,11 @@ def test_rows_by_kind(recording: Recorder, written: ListWriter) -> None:
 
 
 def test_the_totals_leave_once_a_row(recording: Recorder, written: ListWriter) -> None:
-    backward = semconv.PHASE_INDEX[semconv.BACKWARD]
+    backward = marks.phase_kind(semconv.BACKWARD)
     recording.phase(backward, 1, 0, 10, 1, -1, 0, 0)
-    assert written.totals[marks.ACC_PHASE_COUNT + backward] == 0
+    assert written.totals[marks.ACC_PHASE_COUNT + semconv.PHASE_INDEX[semconv.BACKWARD]] == 0
     recording.row(1, 1, 0, 10, 0, TRAIN, 1, 0, 0)
-    assert written.totals[marks.ACC_PHASE_COUNT + backward] == 1
+    assert written.totals[marks.ACC_PHASE_COUNT + semconv.PHASE_INDEX[semconv.BACKWARD]] == 1
 
 
 def test_the_transport_is_looked_after_once_a_second(recording: Recorder, transport: ListTransport) -> None:
@@ -158,14 +158,14 @@ def test_a_fork_that_python_does_not_know_writes_nothing(
     recording = Recorder(written, transport, count(2), lambda: told.append(True))
     monkeypatch.setattr(os, "getpid", lambda: recording.pid + 1)
     recording.row(1, 1, 0, 10, 0, TRAIN, 1, 0, 0)
-    recording.phase(0, 1, 0, 10, 1, -1, 0, 0)
+    recording.phase(1, 1, 0, 10, 1, -1, 0, 0)
     assert written.marks == []
     assert told == [True]
 
 
 def test_a_muted_recorder_writes_nothing(recording: Recorder, written: ListWriter) -> None:
     recording.mute()
-    recording.phase(0, 1, 0, 10, 1, -1, 0, 0)
+    recording.phase(1, 1, 0, 10, 1, -1, 0, 0)
     recording.row(1, 1, 0, 10, 0, TRAIN, 1, 0, 0)
     recording.here().begin_forward(1, 2)
     recording.finish()

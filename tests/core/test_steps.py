@@ -58,15 +58,15 @@ class Recorded:
     rows: list[Row] = field(default_factory=list)
     passes: dict[int, PassSpan] = field(default_factory=dict)
     phases: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    """(phase, start, end, row, item)"""
+    """(kind, start, end, row, item)"""
     open: int = 0
 
     def phase(
-        self, phase: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
+        self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
-        self.phases.append((phase, t0, t1, row, item))
+        self.phases.append((kind, t0, t1, row, item))
 
-    def began(self, phase: int, lane: int, at: int) -> None:
+    def began(self, lane: int, kind: int, at: int) -> None:
         self.open += 1
 
     def ended(self, lane: int) -> None:
