@@ -129,7 +129,6 @@ class _Walk:
                         cursor, entered_by = before.hi, _PROGRAM
                         stack.append(self._frame(before, None, beside=True))
                 continue
-            whole = child.hi <= cursor
             child = Piece(child.ix, child.lo, min(child.hi, cursor))
             if child.hi < cursor:
                 cursor, entered_by = self._own(frame.piece, child.hi, cursor, entered_by)
@@ -137,7 +136,7 @@ class _Walk:
             entered_by = _PROGRAM if left and left == self._tree.unit(child.ix) else _CHILD
             left = None
             stack.append(self._frame(child, frame.lane))
-            ended = self._others.that_ended(child) if whole else None
+            ended = self._others.that_ended(child)
             if ended is not None:
                 awaited, edge = ended
                 self._emit(child, awaited.hi, cursor, entered_by, HANDOFF)

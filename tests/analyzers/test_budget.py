@@ -105,6 +105,13 @@ def test_lost_rows_are_untraced_and_a_change_of_passes_is_an_epoch_gap() -> None
     }  # fmt: skip
 
 
+def test_rows_lost_at_a_change_of_passes_are_not_an_epoch_gap() -> None:
+    rows = [R(0, 10 * MS, step=0, item=(1, 0)), R(50 * MS, 60 * MS, step=5, item=(2, 3))]
+    scopes = [Scope("epoch", 0, 0, 30 * MS, -1, {}), Scope("epoch", 0, 30 * MS, 60 * MS, -1, {})]
+    budget = budget_of(run_from(rows, 0, 60 * MS, scopes=scopes))
+    assert {name: row.ns // MS for name, row in budget.items()} == {"untraced": 40, "other": 20}
+
+
 def test_an_evaluation_that_was_left_early_ends_with_its_last_row() -> None:
     # The script broke out of the evaluation at 40; its pass stays open to the end of the run.
     rows = [

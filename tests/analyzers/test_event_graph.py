@@ -100,6 +100,7 @@ def test_what_is_known_only_as_a_sum_is_joined_as_inferred_and_to_no_item() -> N
     phases = {"data.wait": (0, 20_000, 2), "forward": (10_000, 50_000, 2), "data.fetch": (0, 30_000, 2)}
     rows = [R(0, 100_000, item=(1, 0), worker=0, phases=phases)]
     drawn = to_networkx(run_from(rows, 0, 100_000, loaders=[Loader(0, 2, 2, 8, False)]))
+    assert {lane for _, lane in drawn.nodes(data="lane")} == {"main"}
     assert {data["kind"] for _, _, data in drawn.edges(data=True)} == {"program"}
     assert {data["evidence"] for a, _, data in drawn.edges(data=True)} == {"inferred"}
 

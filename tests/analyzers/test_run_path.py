@@ -288,7 +288,22 @@ def test_sums_of_several_runs_of_a_phase_are_placed_as_inferred() -> None:
 
 
 def test_an_item_after_one_that_was_not_recorded_is_not_chained_to_the_one_before_that() -> None:
-    # Batches 0..9 on one worker, but only 0 and 9 are known: between them it was busy with others.
+    before = next(
+        s for s in reversed(path_of(run_with_unknown_batches(prefetch=2)).sections) if s.end == 90 * US
+    )
+    assert (before.phase, before.kind, before.lane) == ("data.fetch", "unexplained", "loader-worker-0")
+    assert before.start == 80 * US  # batch 7 was taken then, which put the index of batch 9
+
+
+def test_without_the_prefetch_the_walk_goes_back_to_the_main_lane() -> None:
+    path = path_of(run_with_unknown_batches(prefetch=None))
+    before = next(s for s in reversed(path.sections) if s.end == 90 * US)
+    assert (before.phase, before.lane) == ("data.wait", "main")
+    assert before.entered_by.evidence == "inferred"
+
+
+def run_with_unknown_batches(prefetch: int | None) -> Run:
+    """Return batches 0..9 of one worker of which only 0 and 9 are known: it was busy with others between."""
     known = {0: (0, 10), 9: (90, 100)}
     rows = []
     for i in range(10):
@@ -298,11 +313,7 @@ def test_an_item_after_one_that_was_not_recorded_is_not_chained_to_the_one_befor
             low, high = known[i]
             phases["data.fetch"] = (low * US, (high - low) * US, 1)
         rows.append(R(start * US, until * US, step=i, item=(1, i), worker=0, phases=phases))
-    run = run_from(rows, 0, 101 * US, loaders=[Loader(0, 1, 2, 8, False)])
-    path = path_of(run)
-    before = next(s for s in reversed(path.sections) if s.end == 90 * US)
-    assert (before.phase, before.kind) == ("data.fetch", "unexplained")
-    assert before.start == 80 * US  # batch 7 was taken then, which put the index of batch 9
+    return run_from(rows, 0, 101 * US, loaders=[Loader(0, 1, prefetch, 8, False)])
 
 
 def test_times_that_contradict_each_other_still_tile() -> None:

@@ -232,6 +232,18 @@ def test_the_item_of_a_wait_leads_into_the_worker_and_back() -> None:
     assert [s.entered_by.edge for s in path.sections if s.phase == "data.collate"] == ["queue"]
 
 
+def test_a_worker_that_was_idle_leads_back_to_its_parents_lane() -> None:
+    worker = "loader-worker-0"
+    spans = [
+        S("run", 0, 100, attributes=lane("main")),
+        S("forward", 0, 40, "run", attributes=lane("main")),
+        S("data.wait", 40, 92, "run", attributes=lane("main", "0:1")),
+        S("before", 5, 15, "run", name="data.fetch", attributes=lane(worker, "0:0")),
+        S("data.fetch", 30, 90, "run", attributes=lane(worker, "0:1")),
+    ]
+    assert brief(path_of(spans)) == "run92-100 data.wait90-92 data.fetch30-90 forward0-30"
+
+
 def test_an_item_that_was_there_before_the_wait_ends_nothing() -> None:
     spans = [
         S("run", 0, 100, attributes=lane("main")),
