@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents say what the code does, as far as a program can tell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grademl_otel.config import VARIABLES, Variable
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+CODE = ("grademl_otel", "instrumentations", "resource_detectors", "analyzers", "tools", "collector-config")
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_each_variable_is_in_the_table_as_the_code_has_it(variable: Variable) -> None:
+    table = (ROOT / "docs/configuration.md").read_text()
+    assert f"| `{variable.name}` | {variable.default} | {variable.meaning} |" in table
+
+
+def test_no_variable_is_undocumented() -> None:
+    documented = set(re.findall(r"GRADEML_[A-Z_]+", (ROOT / "docs/configuration.md").read_text()))
+    used: set[str] = set()
+    for folder in CODE:
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.suffix in {".py", ".yaml"}:
+                used |= set(re.findall(r"\bGRADEML_[A-Z_]+[A-Z]\b", path.read_text()))
+    assert used - documented == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_paths_lead_somewhere(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+    for path in re.findall(
+        r"`((?:grademl_otel|instrumentations|analyzers|tools|examples|tests)/[\w/.-]+)`", text
+    ):
+        assert (ROOT / path).exists(), f"{document.name}: {path}"
