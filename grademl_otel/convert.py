@@ -7,7 +7,9 @@ the training process do the same, and tests compute by hand what must come out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final, Literal
 
@@ -36,6 +38,7 @@ _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWA
 _WORKER_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.WORKER_PHASES)
 _SCOPE_VALUES: Final = frozenset({marks.SCOPE_INT, marks.SCOPE_BOOL, marks.SCOPE_TEXT, marks.SCOPE_DOUBLE})
 _BYTES: Final = "grademl.bytes"
+_RUN_ID: Final = re.compile("[0-9a-f]{32}")
 _RUN_INFO_START: Final = '{"attempt":'
 
 
@@ -181,9 +184,12 @@ class Converter:
     def _begin(self, text: str) -> bool:
         try:
             info = marks.RunInfo.from_json(text)
-            self._emitter = Emitter(info, self._strings, self._random)
         except (ValueError, TypeError, KeyError):
             return False
+        if not _plausible(info):
+            return False
+        resource = {key: value for key, value in info.resource.items() if _attribute(value)}
+        self._emitter = Emitter(replace(info, resource=resource), self._strings, self._random)
         self._scopes = Scopes(self._emitter)
         return True
 
@@ -442,3 +448,26 @@ class Converter:
     def _run_start(self) -> int:
         start = self._scopes.run_start() if self._scopes else None
         return self._first_time if start is None else start
+
+
+def _plausible(info: marks.RunInfo) -> bool:
+    """Return True when ``info`` is what a process writes; the ring may be damaged, or not ours at all."""
+    numbers = (info.attempt, info.rank, info.local_rank, info.world_size)
+    return (
+        isinstance(info.run_id, str)
+        and _RUN_ID.fullmatch(info.run_id) is not None
+        and all(type(number) is int and 0 <= number < 1 << 31 for number in numbers)
+        and type(info.perf_to_unix_ns) is int
+        and 0 <= info.perf_to_unix_ns < 1 << 62
+        and all(isinstance(text, str) for text in (info.store, info.script, *info.exporters))
+        and isinstance(info.resource, dict)
+    )
+
+
+def _attribute(value: object) -> bool:
+    """Return True for what OTLP takes as an attribute's value."""
+    if isinstance(value, list):
+        return all(type(element) is type(value[0]) and _attribute(element) for element in value)
+    if type(value) is int:
+        return -(1 << 63) <= value < 1 << 63
+    return isinstance(value, str | bool | float)

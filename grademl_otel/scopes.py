@@ -202,7 +202,7 @@ class Scopes:
 
     def _innermost(self, open_phases: Sequence[OpenPhase]) -> str | None:
         """Return the name of the phase that the process died in: that of the main lane, else the latest."""
-        known = [phase for phase in open_phases if phase.kind - marks.PHASE_BASE < len(semconv.PHASES)]
+        known = [phase for phase in open_phases if 0 <= phase.kind - marks.PHASE_BASE < len(semconv.PHASES)]
         main = [phase for phase in known if self._emitter.lane(phase.lane) == "main"]
         latest = max(main or known, key=lambda phase: phase.t0, default=None)
         return semconv.PHASES[latest.kind - marks.PHASE_BASE] if latest else None

@@ -732,3 +732,32 @@ def test_info_is_what_the_ring_said() -> None:
 
     assert converter.info == INFO
     assert converter.run_start_unix_ns == OFFSET
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_id": "short"}, {"run_id": 7}, {"rank": "0"}, {"rank": -1}, {"world_size": True},
+        {"perf_to_unix_ns": 1.5}, {"exporters": (1,)}, {"store": None}, {"resource": [1]},
+    ],
+)  # fmt: skip
+def test_implausible_run_info_makes_no_run(change: dict[str, Any]) -> None:
+    assert converted(MarkScript(**change)) == []
+
+
+def test_resource_attributes_that_otlp_cannot_hold_are_left_out() -> None:
+    good = {"a": "x", "b": True, "c": 1, "d": 2.5, "e": ["x", "y"], "f": []}
+    bad = {"g": None, "h": 1 << 70, "i": [1, "a"], "j": {"k": 1}, "l": [None]}
+    script = MarkScript(resource={**good, **bad})
+    converter = Converter(script.strings)
+    converter.feed(script.marks, 1)
+
+    assert converter.info is not None
+    assert converter.info.resource == good
+
+
+def test_text_that_is_no_run_info_makes_no_run() -> None:
+    for text in ("", "{}", "[]", "null", '{"attempt":1}', "\x00"):
+        script = MarkScript()
+        script.strings[script.strings.index(script.info.to_json())] = text
+        assert converted(script) == []

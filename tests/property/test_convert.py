@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,10 +45,10 @@ def consistent(spans: list[Span]) -> None:
     otlpjson.trace_line(Resource({}), spans)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     batches=st.lists(st.lists(any_mark, max_size=30), max_size=4),
-    phases=st.lists(st.tuples(wild, wild, wild), max_size=3),
+    phases=st.lists(st.tuples(st.integers(0, 65_535), st.integers(0, 65_535), wild), max_size=3),
     how=st.sampled_from(["exit", "killed"]),
     now=times,
 )
@@ -77,7 +79,7 @@ def flat(progress: Progress) -> list[int]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     cuts=st.lists(st.integers(0, 400), max_size=6),
     durations=st.lists(st.integers(1, 300), min_size=1, max_size=100),
@@ -94,7 +96,7 @@ def test_batches_make_no_difference(cuts: list[int], durations: list[int]) -> No
     parts = Converter(script.strings)
     found = []
     edges = sorted({0, *(min(cut, len(script.marks)) for cut in cuts), len(script.marks)})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         found += parts.feed(script.marks[start:end], start + 1)
     found += parts.finish("exit", [], at)
 
@@ -109,7 +111,7 @@ def test_batches_make_no_difference(cuts: list[int], durations: list[int]) -> No
         for start, duration in zip(column(window, "start_us"), column(window, "dur_us"), strict=True)
     ]
     assert [duration for _, duration in rows] == [duration * 1_000_000 for duration in durations]
-    assert all(a + b == c for (a, b), (c, _) in zip(rows, rows[1:], strict=False))
+    assert all(a + b == c for (a, b), (c, _) in pairwise(rows))
 
 
 def column(window: Span, name: str) -> list[int]:
