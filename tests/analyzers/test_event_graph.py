@@ -105,6 +105,14 @@ def test_what_is_known_only_as_a_sum_is_joined_as_inferred_and_to_no_item() -> N
     assert {data["evidence"] for a, _, data in drawn.edges(data=True)} == {"inferred"}
 
 
+def test_of_several_waits_in_one_sum_none_is_taken_for_that_of_a_known_item() -> None:
+    phases = {"data.wait": (0, 20_000, 2), "forward": (10_000, 50_000, 2), "data.fetch": (0, 9_000, 1)}
+    rows = [R(0, 100_000, item=(1, 0), worker=0, phases=phases)]
+    drawn = to_networkx(run_from(rows, 0, 100_000, loaders=[Loader(0, 2, 2, 8, False)]))
+    assert Counter(lane for _, lane in drawn.nodes(data="lane"))["loader-worker-0"] == 1
+    assert {data["kind"] for _, _, data in drawn.edges(data=True)} == {"program"}
+
+
 def test_steps_choose_a_part(run: Run) -> None:
     drawn = to_networkx(run, steps=(10, 12))
     steps = {step for _, step in drawn.nodes(data="step") if step is not None}

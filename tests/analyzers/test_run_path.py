@@ -284,6 +284,7 @@ def test_sums_of_several_runs_of_a_phase_are_placed_as_inferred() -> None:
     assert by_kind(path, "data.wait") == {"unexplained": 40_000}
     evidence = {s.phase: s.entered_by.evidence for s in path.sections}
     assert evidence["forward"] == "inferred"
+    assert evidence["data.wait"] == "inferred"  # where it is placed is where the first of them was
     assert evidence["optimizer"] == "observed"
 
 
