@@ -26,8 +26,8 @@ class Row:
     """A stretch of a loop that may become a row of the step table."""
 
     __slots__ = (
-        "backward", "batches", "forward", "fresh", "grad", "joined_at", "joined_samples", "last", "roots",
-        "samples", "serial", "start", "stepped",
+        "backward", "batches", "forward", "fresh", "grad", "joined", "joined_at", "joined_samples", "last",
+        "roots", "samples", "serial", "start", "stepped",
     )  # fmt: skip
 
     def __init__(self, serial: int, start: int) -> None:
@@ -43,6 +43,8 @@ class Row:
         """A batch has come since the last compute."""
         self.stepped: set[int] = set()
         self.roots: set[int] = set()
+        self.joined = False
+        """A batch of another loader belongs to it."""
         self.joined_at = start
         self.joined_samples = 0
 

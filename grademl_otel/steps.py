@@ -164,7 +164,8 @@ class StepMachine:
         if row is None:
             row = host.row = Row(next(self._totals.rows), t0)
         if joined:
-            if not row.joined_samples:
+            if not row.joined:
+                row.joined = True
                 row.joined_at = t0
             row.joined_samples += samples
         else:
@@ -245,7 +246,7 @@ class StepMachine:
         row.backward = True
         self.backwards += 1
         top = self._stack[-1]
-        if not top.opened and top.serial:
+        if not top.opened and top.serial and not row.joined:
             self._open(top, EPOCH)
         self._sink.ended(self.lane)
         self._sink.phase(BACKWARD, self.lane, t0, t1, row.serial, -1, 0, 0)
@@ -359,6 +360,9 @@ class StepMachine:
             self._close_row(top, row.last if top is self._bottom else at)
         pass_.state = ACTIVE
         pass_.host = None
+        top = self._stack[-1]
+        # Made long before it is used, or before the pass around it: then it starts now, or with that one.
+        pass_.made_at = at if self._last_event > pass_.made_at else max(pass_.made_at, top.made_at)
         self._stack.append(pass_)
 
     def _rejoin(self, pass_: Pass, at: int) -> None:
@@ -372,6 +376,8 @@ class StepMachine:
             return
         # Its host was not asked in between, so the host's batch was a look at the data and this pass is a
         # loop of its own: the row moves over.
+        while self._stack[-1] is not host:
+            self._close_pass(self._stack[-1], self._last(self._stack[-1]))
         host.row = None
         row.start = row.joined_at
         row.batches = 1
@@ -380,7 +386,8 @@ class StepMachine:
         pass_.state = ACTIVE
         pass_.row = row
         pass_.leading = 1
-        if host.ended and host is self._stack[-1]:
+        pass_.made_at = max(pass_.made_at, host.made_at)
+        if host.ended:
             self._close_pass(host, at)
         self._stack.append(pass_)
 
@@ -442,6 +449,7 @@ class StepMachine:
             return
         pass_.state = CLOSED
         self._stack.remove(pass_)
+        self._last_event = max(self._last_event, at)
         if not pass_.opened:
             return
         kind = EPOCH if pass_.steps or pass_.incomplete else EVALUATE
@@ -480,9 +488,9 @@ class StepMachine:
         if pass_.owed:
             pass_.owed -= 1
             if not pass_.owed:
-                self._close_pass(pass_, row.last)
+                self._close_pass(pass_, end)
         elif pass_.ended:
-            self._close_pass(pass_, row.last)
+            self._close_pass(pass_, end)
 
     def _last(self, pass_: Pass) -> int:
         """The last event that belongs to ``pass_`` or to a pass inside it."""
