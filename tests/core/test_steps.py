@@ -551,11 +551,16 @@ EVENTS = ["iterate", "next", "stop", "let_go", "forward", "forward_no_grad", "ba
 # older than its parent.
 @example([("iterate", 0), ("next", 0), ("let_go", 0), ("step", 0), ("iterate", 0)])
 @example(
-    [("iterate", 0), ("iterate", 1), ("next", 0), ("let_go", 0), ("next", 0), ("backward", 0), ("next", 0)]
+    [
+        *[("iterate", 0), ("iterate", 1), ("next", 0), ("let_go", 0)],
+        *[("next", 0), ("backward", 0), ("next", 0)],
+    ]
 )
 @example(
-    [("iterate", 0), ("iterate", 1), ("iterate", 2), ("next", 0), ("next", 1), ("forward", 0)]
-    + [("next", 2), ("backward", 0), ("next", 1)]
+    [
+        *[("iterate", 0), ("iterate", 1), ("iterate", 2), ("next", 0), ("next", 1), ("forward", 0)],
+        *[("next", 2), ("backward", 0), ("next", 1)],
+    ]
 )
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 3)), max_size=60))
