@@ -116,9 +116,9 @@ class Script:
         self.now = start + 10
         return start, self.now
 
-    def iterate(self, loader: int, **facts: int) -> Pass:
+    def iterate(self, loader: int) -> Pass:
         self.now += 1
-        return self.machine.iterator_made(LoaderFacts(loader, **facts), self.now)
+        return self.machine.iterator_made(LoaderFacts(loader), self.now)
 
     def next(self, pass_: Pass, samples: int = 8) -> int:
         start, end = self._span()
@@ -547,8 +547,8 @@ def test_step_numbers_are_shared_by_the_threads_of_a_process() -> None:
 EVENTS = ["iterate", "next", "stop", "let_go", "forward", "forward_no_grad", "backward", "step", "other_step"]
 
 
-# The smallest inputs that once went wrong: a pass that ended before its last row did; one without a row; a child
-# older than its parent.
+# The smallest inputs that once went wrong: a pass that ended before its last row did; one without a row; a
+# child older than its parent.
 @example([("iterate", 0), ("next", 0), ("let_go", 0), ("step", 0), ("iterate", 0)])
 @example(
     [
