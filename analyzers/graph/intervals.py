@@ -14,10 +14,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def nesting_depths(start: IntArray, end: IntArray, priority: IntArray) -> IntArray:
-    """Return how many of the intervals each one lies in, taking intervals of one lane as nested or disjoint.
+    """Return how many of the intervals each one lies in, taking those of one lane as nested or disjoint.
 
-    At equal bounds a smaller ``priority`` is further out. An interval that only overlaps another counts as
-    beside it; cut it with `cut_overlaps`.
+    None may be empty. At equal bounds a smaller ``priority`` is further out. An interval that only overlaps
+    another counts as beside it; cut it with `cut_overlaps`.
     """
     depth = np.zeros(len(start), dtype=np.int64)
     left = np.lexsort((priority, -end, start))
@@ -25,8 +25,6 @@ def nesting_depths(start: IntArray, end: IntArray, priority: IntArray) -> IntArr
         reached = np.maximum.accumulate(end[left])
         inner = np.zeros(len(left), dtype=bool)
         inner[1:] = end[left][1:] <= reached[:-1]
-        # Beginning exactly where all before ended is beside, whatever its length.
-        inner[1:] &= start[left][1:] < reached[:-1]
         left = left[inner]
         depth[left] += 1
     return depth
