@@ -144,6 +144,31 @@ if __name__ == "__main__":
 """
 
 
+BY_HAND = """
+import torch
+from torch import nn
+import grademl_otel
+
+net = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+
+forward = nn.Module.__call__
+train(2)
+grademl_otel.instrument()
+grademl_otel.instrument()
+train(5)
+grademl_otel.uninstrument()
+train(3)
+assert nn.Module.__call__ is forward
+"""
+
+
 def _script(folder: Path, text: str) -> Path:
     path = folder / "train.py"
     path.write_text(text)
@@ -269,3 +294,11 @@ def test_children_that_train_have_runs_of_their_own(start_method: str, parent: s
     # A forked child is silent until its own first backward; its first batch was asked for before.
     assert steps == ([3] if parent == "parent" else []) + [5, 6]
     assert all(_rows(spans) in steps for spans in runs.values())
+
+
+def test_a_script_that_instruments_itself(tmp_path: Path) -> None:
+    training.train_untraced(_script(tmp_path, BY_HAND), [], tmp_path).ok()
+    (spans,) = _spans(tmp_path).values()
+    (run,) = [span for span in spans if span.name == semconv.RUN]
+    assert run[semconv.STEPS_TOTAL] == _rows(spans) == 5
+    assert run.resource[semconv.FRAMEWORK_NAME].value == "torch"
