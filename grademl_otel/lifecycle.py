@@ -162,20 +162,33 @@ class Session:
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
             # Children of multiprocessing may end with os._exit, which knows no atexit.
-            util.Finalize(None, self.end, exitpriority=100)
-        self._previous_excepthook = sys.excepthook
-        sys.excepthook = self._excepthook = self._see_exception
+            util.Finalize(None, self._end_child, exitpriority=100)
+        self._chain_excepthook()
 
-    def _see_exception(
-        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        """The excepthook: note what ended the program, then do what would have been done."""
-        try:
+    def _chain_excepthook(self) -> None:
+        """Note what ends the program, then do what would have been done."""
+        if sys.excepthook is self._excepthook:
+            return  # inherited through a fork
+        previous = self._previous_excepthook = sys.excepthook
+
+        def excepthook(
+            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+        ) -> None:
+            try:
+                self._error = kind.__name__
+                traceback = hide_our_frames(error)
+            except Exception:
+                pass
+            previous(kind, error, traceback)
+
+        sys.excepthook = self._excepthook = excepthook
+
+    def _end_child(self) -> None:
+        """The end of a child of multiprocessing, whose errors never come to the excepthook."""
+        kind = sys.exc_info()[0]
+        if kind is not None and not issubclass(kind, SystemExit):
             self._error = kind.__name__
-            traceback = hide_our_frames(error)
-        except Exception:
-            pass
-        self._previous_excepthook(kind, error, traceback)
+        self.end()
 
     def end(self) -> None:
         """End the run in order and wait until its telemetry is on its way, `GRADEML_EXIT_WAIT` at most."""
@@ -185,7 +198,7 @@ class Session:
         try:
             recorder.finish()
             assert self._writer is not None
-            self._tell_device(recorder)
+            self.tell_device(recorder)
             now = time.perf_counter_ns()
             lane = recorder.lane(MAIN_LANE)
             error = self._writer.intern(self._error) if self._error else 0
@@ -198,7 +211,8 @@ class Session:
         except Exception as error:
             warn(f"the end of the run is not recorded: {type(error).__name__}: {error}")
 
-    def _tell_device(self, recorder: Recorder) -> None:
+    def tell_device(self, recorder: Recorder) -> None:
+        """Put the device on the run's span, once there is one."""
         if self._device_told or self._writer is None:
             return
         device = self.device()
@@ -241,7 +255,7 @@ class _Keeper:
     def tick(self, now_ns: int) -> None:
         recorder = self._session.recorder
         if recorder is not None and recorder.finished_steps():
-            self._session._tell_device(recorder)
+            self._session.tell_device(recorder)
         self._transport.tick(now_ns)
 
 

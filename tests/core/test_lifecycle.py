@@ -204,6 +204,24 @@ def test_the_end_by_an_exception(session: Session, opened: Opened) -> None:
         sys.excepthook = before
 
 
+def test_a_second_run_does_not_chain_the_excepthook_to_itself(session: Session, opened: Opened) -> None:
+    shown: list[str] = []
+    before = sys.excepthook
+    sys.excepthook = lambda kind, error, traceback: shown.append(str(error))
+    try:
+        session.begin(training=True)
+        session.after_fork()
+        session.begin(training=True)
+        ours = sys.excepthook
+        sys.excepthook = lambda *error: ours(*error)  # a hook of the user's, which goes on to ours
+        session.after_fork()
+        session.begin(training=True)
+        sys.excepthook(ValueError, ValueError("diverged"), None)
+        assert shown == ["diverged"]
+    finally:
+        sys.excepthook = before
+
+
 def test_a_device_is_told_as_soon_as_steps_are_done(session: Session, opened: Opened) -> None:
     session.device = lambda: "cpu"
     recorder = session.begin(training=True)

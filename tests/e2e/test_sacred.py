@@ -122,19 +122,26 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-def work(steps):
+def work(steps, fails=False):
     net = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for (x,) in DataLoader(TensorDataset(torch.randn(4 * steps, 4)), batch_size=4, num_workers=1):
         optimizer.zero_grad()
         net(x).sum().backward()
         optimizer.step()
+    if fails:
+        raise LookupError("no more")
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     context = mp.get_context(sys.argv[1])
     if sys.argv[2] == "parent":
         work(3)
+    if sys.argv[2] == "fails":
+        child = context.Process(target=work, args=(4, True))
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
     children = [context.Process(target=work, args=(5 + number,)) for number in range(2)]
     for child in children:
         child.start()
@@ -294,6 +301,20 @@ def test_children_that_train_have_runs_of_their_own(start_method: str, parent: s
     # A forked child is silent until its own first backward; its first batch was asked for before.
     assert steps == ([3] if parent == "parent" else []) + [5, 6]
     assert all(_rows(spans) in steps for spans in runs.values())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_fails_says_so(tmp_path: Path) -> None:
+    done = training.train(_script(tmp_path, CHILDREN), ["fork", "fails"], tmp_path, FILE_STORE)
+    assert done.code == 1
+    assert "LookupError: no more" in done.err
+    (spans,) = _spans(tmp_path).values()
+    (run,) = [span for span in spans if span.name == semconv.RUN]
+    assert (run[semconv.ENDED], run["error.type"], run[semconv.STEPS_TOTAL]) == (
+        "exception",
+        "LookupError",
+        4,
+    )
 
 
 def test_a_script_that_instruments_itself(tmp_path: Path) -> None:
