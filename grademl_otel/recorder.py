@@ -99,6 +99,8 @@ class Recorder:
         self.pid = os.getpid()
         self.backward_owner: StepMachine | None = None
         """The machine of the thread inside a backward: autograd's own threads work for it."""
+        self.forward_owner: StepMachine | None = None
+        """The machine of a thread inside a root module, which may have others work for it (DataParallel)."""
         self._forked = forked
         self._keeper = keeper
         self._scopes = scopes
@@ -137,6 +139,10 @@ class Recorder:
             machine = self._machine_for(threading.current_thread())
         self._local.machine = machine
         return machine
+
+    def is_helper(self) -> bool:
+        """Whether this thread, unknown so far, runs while another one is inside a root module."""
+        return self._local.machine is None and self.forward_owner is not None and self.backward_owner is None
 
     def _machine_for(self, thread: threading.Thread) -> StepMachine:
         for index, (former, machine) in enumerate(self._machines):

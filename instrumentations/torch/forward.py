@@ -65,12 +65,15 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         recorder = session.recorder or session.begin(training=False, firm=False)
         if recorder is None:
             return None
+        if recorder.is_helper():
+            return None  # a replica's thread: part of the forward that waits for it
         machine = recorder.here()
         if machine.waiting:  # inside a dataset or a collate function: part of the fetching
             return None
         grad = torch.is_grad_enabled()
         if not machine.in_backward:
             machine.begin_forward(t0, id(module))
+            recorder.forward_owner = machine
         if recorder.measuring:
             recorder.spent(t0)
         return recorder, machine, t0, grad
@@ -88,6 +91,7 @@ def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
         if machine.in_backward:
             machine.recomputed(t0, t1, recorder.text(kind))
         else:
+            recorder.forward_owner = None
             machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
         if recorder.measuring:
             nested = sum(1 for _ in module.modules()) - 1

@@ -271,6 +271,29 @@ def test_two_threads_train_in_lanes_of_their_own(recording: Recording) -> None:
     assert [row.x for row in written.rows] == list(range(12))
 
 
+def test_replicas_in_threads_of_their_own_are_part_of_the_forward(recording: Recording) -> None:
+    class Parallel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList([Net(), Net()])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            results: list[torch.Tensor] = []
+            threads = [threading.Thread(target=lambda p=part: results.append(p(x))) for part in self.parts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return results[0] + results[1]
+
+    net = Parallel()
+    train(net, DataLoader(DATA, batch_size=4), sgd(net))
+    written = recording.finish()
+    assert [written.strings[mark.z] for mark in written.phases(semconv.FORWARD)] == ["Parallel"] * 3
+    assert written.row_kinds() == {0: 3}
+    assert "thread-1" not in written.strings
+
+
 def test_checkpoints_once_each_with_their_size(recording: Recording, tmp_path: Path) -> None:
     net = Net()
     optimizer = sgd(net)
