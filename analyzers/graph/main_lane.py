@@ -36,6 +36,7 @@ from grademl_otel.analyzers.graph.intervals import (
 )
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.units import count
 
 START_UP: Final = "start-up"
 EPOCH_GAP: Final = "epoch gap"
@@ -243,7 +244,7 @@ class _Rows:
             steps = sorted({int(step) for step in self.run.steps.step[mismatched]})
             shown = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
             conflicts.append(
-                f"{int(mismatched.sum())} steps whose detail and step table differ by more than 1 %, "
+                f"{count(int(mismatched.sum()), 'step')} whose detail and step table differ by over 1 %, "
                 f"the table counts: {shown}"
             )
         return _Phases.join([detail.where(detailed[detail.row]), self._from_table(~detailed)]), conflicts
@@ -560,13 +561,13 @@ class _Outside:
 
     def _between(self, at: IntArray) -> BoolArray:
         """Return which times lie at a change of passes, with no row lost there."""
-        count = len(self._start)
-        if not count:
+        known = len(self._start)
+        if not known:
             return np.zeros(len(at), bool)
         before = np.searchsorted(self._end, at, side="right") - 1
         after = np.searchsorted(self._start, at, side="left")
-        b, a = np.maximum(before, 0), np.minimum(after, count - 1)
-        first, last = (before < 0) & (self._step[0] == 0), after >= count
+        b, a = np.maximum(before, 0), np.minimum(after, known - 1)
+        first, last = (before < 0) & (self._step[0] == 0), after >= known
         other_pass = (before >= 0) & (self._pass[b] != self._pass[a])
         lost = self._step[a] > self._next_step[b]
         changes: BoolArray = first | last | (other_pass & ~lost)

@@ -224,6 +224,16 @@ class CriticalPathDocument:
     replay: Replay | None
     """Null: there is no replay yet."""
 
+    incomplete_because: list[str]
+    """Why the verdict is ``incomplete``, a line each; not in the JSON of this schema, which has no place."""
+    warnings: list[str]
+    """What reading had to leave out, a line each; likewise."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Every reservation about the data, a line each, the gravest first."""
+        return [*self.incomplete_because, *self.completeness.conflicts, *self.warnings]
+
 
 @dataclass(frozen=True)
 class LoaderInfo:
@@ -290,8 +300,19 @@ class ReportDocument(CriticalPathDocument):
     run: RunInfo | None
     verdict: Verdict | None
     step: StepInfo | None
-    incomplete_because: list[str]
-    warnings: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        found: CriticalPathDocument,
+        *,
+        run: RunInfo | None = None,
+        verdict: Verdict | None = None,
+        step: StepInfo | None = None,
+    ) -> ReportDocument:
+        """Return ``found`` in the form of a report; of traces that are not ours there is no more to say."""
+        same = {name: value for name, value in vars(found).items() if name != "schema"}
+        return cls(**same, run=run, verdict=verdict, step=step)
 
 
 @dataclass(frozen=True)
@@ -324,16 +345,22 @@ class RunsDocument:
 
 Document = CriticalPathDocument | RunsDocument
 
+_ONLY_IN_REPORTS: Final = ("incomplete_because", "warnings")
+
 
 def to_dict(document: Document) -> dict[str, Any]:
     """Return ``document`` as plain dicts, lists, numbers and strings."""
     plain: dict[str, Any] = msgspec.to_builtins(document)
+    if isinstance(document, CriticalPathDocument):
+        notes = {key: plain.pop(key) for key in _ONLY_IN_REPORTS}
+        if isinstance(document, ReportDocument):
+            plain |= notes
     return plain
 
 
 def to_json(document: Document, *, indent: bool = True) -> str:
     """Return ``document`` as JSON text without a final newline; one line when not indented."""
-    encoded: bytes = msgspec.json.encode(document)
+    encoded: bytes = msgspec.json.encode(to_dict(document))
     return (msgspec.json.format(encoded, indent=2) if indent else encoded).decode()
 
 

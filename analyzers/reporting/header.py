@@ -24,15 +24,14 @@ def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
         for ended in report.run.ended[:_LISTED]:
             if line := _ended(ended):
                 canvas.line(line, label="ended", style="bold red")
-    because = report.incomplete_because if report is not None else []
-    warnings = report.warnings if report is not None else []
     complete = document.completeness
+    notes = document.notes
     canvas.line(
         _data(complete), label="data", style="bold yellow" if complete.verdict == "incomplete" else ""
     )
-    for reason in [*because, *warnings][:_LISTED]:
-        canvas.line(f"- {reason}", indent=_INDENT)
-    if (more := len(because) + len(warnings) - _LISTED) > 0:
+    for note in notes[:_LISTED]:
+        canvas.line(f"- {note}", indent=_INDENT)
+    if (more := len(notes) - _LISTED) > 0:
         canvas.line(f"- and {more:,} more (--json)", indent=_INDENT)
 
 

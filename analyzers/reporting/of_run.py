@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.engine import diagnose
-from grademl_otel.analyzers.graph import StepBreakdown, lane_budget, step_breakdown
+from grademl_otel.analyzers.diagnosis.finding import Judgement
+from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
@@ -37,10 +40,28 @@ def critical_path_of_run(
     telemetry: Telemetry, run: Run, by: str = "phase", top: int | None = None
 ) -> CriticalPathDocument:
     """Return the critical path of ``run`` added up ``by`` a key, with budget and findings."""
-    path, steps, judgement = run_path(run), step_breakdown(run), diagnose(run)
+    return _found(telemetry, run, step_breakdown(run), diagnose(run), by, top)
+
+
+def report_of_run(telemetry: Telemetry, run: Run, top: int | None = None) -> ReportDocument:
+    """Return the same, and what the report says beside it: verdict, steady step, how the run ended."""
+    steps, judgement = step_breakdown(run), diagnose(run)
+    return ReportDocument.of(
+        _found(telemetry, run, steps, judgement, "phase", top),
+        run=_run(run),
+        verdict=judgement.verdict,
+        step=_step(steps),
+    )
+
+
+def _found(
+    telemetry: Telemetry, run: Run, steps: StepBreakdown, judgement: Judgement, by: str, top: int | None
+) -> CriticalPathDocument:
+    path = run_path(run)
+    completeness = completeness_info(run.completeness, [path], ours=True)
     return CriticalPathDocument(
         source=_source(telemetry, run),
-        completeness=completeness_info(run.completeness, [path], ours=True),
+        completeness=replace(completeness, conflicts=[*completeness.conflicts, *activities(run).conflicts]),
         window=_window(run, path, steps),
         lane_budget=_budget(run),
         path=path_info(path, run.spans, top),
@@ -48,25 +69,6 @@ def critical_path_of_run(
         findings=judgement.findings,
         abstained=judgement.abstained,
         replay=None,
-    )
-
-
-def report_of_run(telemetry: Telemetry, run: Run, top: int | None = None) -> ReportDocument:
-    """Return the same, and what the report says beside it: verdict, steady step, how the run ended."""
-    path, steps, judgement = run_path(run), step_breakdown(run), diagnose(run)
-    return ReportDocument(
-        source=_source(telemetry, run),
-        completeness=completeness_info(run.completeness, [path], ours=True),
-        window=_window(run, path, steps),
-        lane_budget=_budget(run),
-        path=path_info(path, run.spans, top),
-        summary=summary_of_run(run, path, "phase", None),
-        findings=judgement.findings,
-        abstained=judgement.abstained,
-        replay=None,
-        run=_run(run),
-        verdict=judgement.verdict,
-        step=_step(steps),
         incomplete_because=run.completeness.reasons,
         warnings=telemetry.ledger.warnings,
     )

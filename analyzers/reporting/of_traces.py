@@ -11,10 +11,11 @@ from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.completeness import judge_foreign
-from grademl_otel.analyzers.model.run import Completeness
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
+    PathInfo,
+    PopulationInfo,
     ReportDocument,
     SourceInfo,
     StepWindow,
@@ -35,34 +36,29 @@ def critical_path_of_traces(
 ) -> CriticalPathDocument:
     """Return the path of one trace, or the population of several. ``paths``: (root, path) per trace."""
     source = SourceInfo(telemetry.uri, None, None, None, len(paths))
-    found = _judge(telemetry, paths)
-    completeness = completeness_info(found, (path for _, path in paths), ours=False)
+    # Only a missing parent or a cut trace proves a loss.
+    found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
     if len(paths) == 1:
         root, path = paths[0]
-        return CriticalPathDocument(
-            source=source,
-            completeness=completeness,
-            window=Window(str(path.start), path.total_ns, StepWindow(None, None, 0)),
-            lane_budget=[],
-            path=path_info(path, telemetry.spans, top),
-            summary=summary_of_trace(telemetry.spans, root, path, by, top),
-            findings=[],
-            abstained=[NOT_OURS],
-            replay=None,
-        )
-    many = population(telemetry.spans, paths, top)
-    start = min(path.start for _, path in paths)
+        start, total_ns = path.start, path.total_ns
+        shown: PathInfo | PopulationInfo = path_info(path, telemetry.spans, top)
+        summary = summary_of_trace(telemetry.spans, root, path, by, top)
+    else:
+        shown, summary = population(telemetry.spans, paths, top), []
+        # The traces' time, one after the other: what the shares are of.
+        start, total_ns = min(path.start for _, path in paths), shown.total_ns
     return CriticalPathDocument(
         source=source,
-        completeness=completeness,
-        # The traces' time, one after the other: what the shares are of.
-        window=Window(str(start), many.total_ns, StepWindow(None, None, 0)),
+        completeness=completeness_info(found, (path for _, path in paths), ours=False),
+        window=Window(str(start), total_ns, StepWindow(None, None, 0)),
         lane_budget=[],
-        path=many,
-        summary=[],
+        path=shown,
+        summary=summary,
         findings=[],
         abstained=[NOT_OURS],
         replay=None,
+        incomplete_because=found.reasons,
+        warnings=telemetry.ledger.warnings,
     )
 
 
@@ -70,28 +66,7 @@ def report_of_traces(
     telemetry: Telemetry, paths: Sequence[tuple[int, Path]], top: int | None = None
 ) -> ReportDocument:
     """Return the same in the form of a report, without a verdict."""
-    found = critical_path_of_traces(telemetry, paths, top=top)
-    return ReportDocument(
-        source=found.source,
-        completeness=found.completeness,
-        window=found.window,
-        lane_budget=[],
-        path=found.path,
-        summary=found.summary,
-        findings=[],
-        abstained=found.abstained,
-        replay=None,
-        run=None,
-        verdict=None,
-        step=None,
-        incomplete_because=_judge(telemetry, paths).reasons,
-        warnings=list(telemetry.ledger.warnings),
-    )
-
-
-def _judge(telemetry: Telemetry, paths: Sequence[tuple[int, Path]]) -> Completeness:
-    """Return what can be known of these traces: only a missing parent or a cut trace proves a loss."""
-    return judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
+    return ReportDocument.of(critical_path_of_traces(telemetry, paths, top=top))
 
 
 def spans_of_traces(spans: SpanColumns, members: Sequence[int]) -> IntArray:

@@ -103,7 +103,7 @@ def _escaped(cell: Cell) -> str:
 def _report(document: ReportDocument) -> str:
     parts = [f"# {_escaped(document.run.script if document.run else document.source.uri)}\n"]
     parts.append(f"Data: {document.completeness.verdict}.\n")
-    parts += [f"- {_escaped(reason)}\n" for reason in document.incomplete_because]
+    parts += [f"- {_escaped(note)}\n" for note in document.notes]
     if document.verdict is not None:
         parts.append("\n**" + " ".join(_escaped(line) for line in document.verdict.lines) + "**\n")
     for finding in document.findings:

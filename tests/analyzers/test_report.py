@@ -107,9 +107,29 @@ def test_incomplete_data_are_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scope, span = windows[1]
     scope["spans"].remove(span)
     traces.write_text("".join(json.dumps(request) + "\n" for request in requests))
-    text = render(analyzers.report("runs"))
-    assert re.search(r"^data  INCOMPLETE \(\d+ of 60 steps", text, re.MULTILINE)
-    assert re.search(r"^      - .*\d+", text, re.MULTILINE)
+    for document in (analyzers.report("runs"), analyzers.critical_path("runs")):
+        text = render(document)
+        assert re.search(r"^data  INCOMPLETE \(\d+ of 60 steps", text, re.MULTILINE)
+        assert re.search(r"^      - rank 0: \d+ of 60 training steps are missing$", text, re.MULTILINE)
+
+
+def test_what_two_sources_tell_differently_is_on_every_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step span that lost a phase after it was sent: the table, which still has it, counts."""
+    monkeypatch.chdir(tmp_path)
+    traces = simulate(Training(epochs=1, steps_per_epoch=60)).write_store(Path("runs"))
+    requests = [json.loads(line) for line in traces.read_bytes().splitlines()]
+    scopes = [
+        scope for request in requests for part in request["resourceSpans"] for scope in part["scopeSpans"]
+    ]
+    backward = next(span for scope in scopes for span in scope["spans"] if span["name"] == "backward")
+    backward["endTimeUnixNano"] = str(int(backward["startTimeUnixNano"]) + MS)
+    traces.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    conflict = "1 step whose detail and step table differ by over 1 %, the table counts: 0"
+    for document in (analyzers.report("runs"), analyzers.critical_path("runs")):
+        assert document.completeness.conflicts == [conflict]
+        assert f"      - {conflict}\n" in render(document)
 
 
 def test_foreign_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -379,7 +379,7 @@ def test_a_step_whose_detail_lacks_a_phase_is_taken_from_the_table() -> None:
     run = run_from(rows, 0, 1_000_000, spans=spans)
     assert by_phase(path_of(run)) == {"forward": 400_000, "backward": 600_000}
     (conflict,) = activities(run).conflicts
-    assert conflict.startswith("1 steps whose detail and step table differ")
+    assert conflict.startswith("1 step whose detail and step table differ")
 
 
 def test_phases_within_phases_are_on_the_path_themselves() -> None:
