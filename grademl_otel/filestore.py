@@ -7,28 +7,55 @@ on a descriptor opened for appending, so that the lines of several relays do not
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
 TRACES: Final = "traces.jsonl"
 METRICS: Final = "metrics.jsonl"
+_LOCK_WAIT_S: Final = 1.0
+_LOCK_POLL_S: Final = 0.01
 
 
 def run_folder(store: Path, run_id: str, start_unix_ns: int) -> Path:
-    """Return the folder of ``run_id`` in ``store``: the one that another rank has made, else a new name.
+    """Return the folder of ``run_id`` in ``store``: the one that another rank has made, else a new one.
 
-    Nothing is created. The name of a new one starts with the start of the run in UTC.
+    The name of a new one starts with the start of the run in UTC. Raises OSError when it cannot be made.
     """
-    try:
+    store.mkdir(mode=0o755, parents=True, exist_ok=True)
+    # Ranks start at the same time; without the lock each would find nothing and make its own.
+    with _locked(store):
         found = sorted(store.glob(f"*-{run_id}"))
-    except OSError:
-        found = []
-    if found:
-        return found[0]
-    start = datetime.fromtimestamp(start_unix_ns / 1e9, tz=timezone.utc)
-    return store / f"{start:%Y%m%dT%H%M%SZ}-{run_id}"
+        if found:
+            return found[0]
+        start = datetime.fromtimestamp(start_unix_ns / 1e9, tz=timezone.utc)
+        folder = store / f"{start:%Y%m%dT%H%M%SZ}-{run_id}"
+        folder.mkdir(mode=0o755, exist_ok=True)
+        return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold ``folder``'s own lock; goes on without it after a second, or where there are no locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOCK_POLL_S)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class FileStore:

@@ -141,8 +141,7 @@ class Sinks:
         resource = Resource(info.resource)
         sinks: list[Sink] = []
         if FILE in info.exporters:
-            folder = run_folder(Path(info.store), info.run_id, start_unix_ns)
-            sinks.append(FileSink(FileStore(folder), resource))
+            sinks.append(_open_file(info, resource, start_unix_ns))
         if OTLP in info.exporters:
             sinks.append(self._open_otlp(resource))
         return sinks
@@ -168,6 +167,14 @@ class Sinks:
         except (OtlpSettingsError, OSError) as error:
             return NoSink(f"nothing is exported by OTLP: {error}")
         return OtlpSink(self._pipeline, resource)
+
+
+def _open_file(info: marks.RunInfo, resource: Resource, start_unix_ns: int) -> Sink:
+    try:
+        folder = run_folder(Path(info.store), info.run_id, start_unix_ns)
+    except OSError as error:
+        return NoSink(f"nothing is written to {info.store}: {error.strerror}")
+    return FileSink(FileStore(folder), resource)
 
 
 def _priority(span: Span) -> int:

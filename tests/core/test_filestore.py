@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,11 @@ START = 1_764_585_229_500_000_000  # 2025-12-01 10:33:49.5 UTC
 
 
 def test_folder_is_named_by_start_and_run(tmp_path: Path) -> None:
-    assert (
-        run_folder(tmp_path / "absent", RUN_ID, START) == tmp_path / "absent" / f"20251201T103349Z-{RUN_ID}"
-    )
-    assert list(tmp_path.iterdir()) == []
+    folder = run_folder(tmp_path / "absent" / "store", RUN_ID, START)
+
+    assert folder == tmp_path / "absent" / "store" / f"20251201T103349Z-{RUN_ID}"
+    assert folder.is_dir()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_folder_of_another_rank_is_found(tmp_path: Path) -> None:
@@ -33,6 +35,23 @@ def test_folder_of_another_rank_is_found(tmp_path: Path) -> None:
     (tmp_path / f"20251201T103312Z-{'0' * 32}").mkdir()
 
     assert run_folder(tmp_path, RUN_ID, START) == other
+
+
+def test_ranks_that_start_together_share_a_folder(tmp_path: Path) -> None:
+    ready = threading.Barrier(8)
+    folders = []
+
+    def rank(number: int) -> None:
+        ready.wait()
+        folders.append(run_folder(tmp_path / "store", RUN_ID, START + number * 1_000_000_000))
+
+    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(8)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join()
+    assert len(folders) == 8
+    assert len(set(folders)) == 1
 
 
 def test_lines_are_appended_and_nothing_is_cut(tmp_path: Path) -> None:
@@ -118,10 +137,19 @@ def test_destination_that_cannot_be_had_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (sink,) = sinks_of(tmp_path / "file", {}, "file")
+    (sink,) = sinks_of(tmp_path, {}, "file")
+    (folder,) = tmp_path.iterdir()
+    folder.rmdir()
+    folder.write_text("in the way")
 
     assert sink.problem is None
     sink.take_spans([Span("s", 1, 2, 0, 1, 2)])
     assert sink.problem is not None
     assert "dropped" in sink.problem
+
+
+def test_store_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (sink,) = sinks_of(tmp_path / "file", {}, "file")
+
+    assert sink.problem == f"nothing is written to {tmp_path / 'file'}: File exists"
