@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+# Before any provider: the SDK's fork handler uses an executor, and waits for ever when the executor's own
+# handler, which frees a lock, was registered after it.
+import concurrent.futures.thread  # noqa: F401
 import os
 import time
 from collections.abc import Iterator
