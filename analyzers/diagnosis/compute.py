@@ -53,16 +53,15 @@ def _fixes(steps: StepFacts, phase: str) -> list[str]:
     took = milliseconds(steps.compute_ns.get(phase, 0.0))
     if phase == OTHER:
         return [f"look at the Python between the phases of a step ({took} a step): logging, metrics, copies"]
-    return [
-        f"look into {phase} ({took} a step) with torch.profiler",
-        f"leave the loader: without data waits a step would be {percent(steps.wait_share)} shorter at most",
-    ]
+    return [f"look into {phase} ({took} a step) with torch.profiler"]
 
 
 def _sentences(steps: StepFacts, phase: str, share: float) -> list[str]:
     what = "Python between the phases" if phase == OTHER else phase
-    return [
-        f"The computation sets the pace: {what} takes {percent(share)} of each step.",
-        f"Data arrives in time (the trainer waits for it {percent(steps.wait_share)} of the step);"
-        " a faster loader would not help.",
-    ]
+    arrives = (
+        f"Data arrives in time (the trainer waits for it {percent(steps.wait_share)} of the step):"
+        f" a faster loader would save no more than that."
+        if steps.wait_ns
+        else "No step waits for a data loader."
+    )
+    return [f"The computation sets the pace: {what} takes {percent(share)} of each step.", arrives]

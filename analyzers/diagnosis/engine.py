@@ -37,7 +37,8 @@ def diagnose(run: Run) -> Judgement:
     verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}
     verdict = verdicts[findings[0].id] if findings else _no_finding(run, abstained)
     verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
-    return Judgement(findings, [*_too_few(run), *abstained, *_unobserved(run)], verdict)
+    few = [] if findings else _too_few(run)
+    return Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict)
 
 
 def _beside_the_steps(run: Run) -> list[str]:

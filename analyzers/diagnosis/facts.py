@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph import steady_rows, step_breakdown
-from grademl_otel.analyzers.graph.main_lane import OTHER
+from grademl_otel.analyzers.graph import activities, steady_rows, step_breakdown
+from grademl_otel.analyzers.graph.main_lane import OTHER, WORK_SCOPES
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
 
@@ -42,11 +42,15 @@ class LoaderFacts:
 
     workers: int
     """0 when batches are made inside `data.wait`."""
+    loaders: int
+    """Loaders that a step takes batches of; of several these facts are about the one waited for most."""
     n: int
     """Steps looked at: the first batch of each pass is left out, it waits for the workers to start."""
     step_ns: float
     wait_ns: float
     """Mean time of these steps, and of the waiting in them."""
+    batches: float
+    """Mean number of batches that a step takes."""
     make_ns: float
     """Mean time to make the batches of one step (fetch and collate), in ns of one worker."""
     batch_p50_ns: float
@@ -56,7 +60,7 @@ class LoaderFacts:
     empty: int
     """Steps in which the batch was not ready when the main thread asked for it."""
     n_asked: int
-    """Steps for which that can be told: one wait, one batch."""
+    """Steps for which that can be told: one wait for one batch of the loader."""
     unready_share: float
     """Part of the waiting that was over when the batch was ready; the rest is handing it over."""
     busy_share: float
@@ -91,8 +95,10 @@ def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
 
     None when no step consumed a batch of a loader, or no making of a batch was recorded.
     """
-    rows = _steady_rows(run, rank)
-    rows = rows.where((rows.item_loader >= 0) & (rows.item_batch > 0))
+    steady = steady_rows(run, rank)
+    if (several := _of_several(run, steady)) is not None:
+        return several
+    rows = _without_first_batches(run, steady)
     if not len(rows):
         return None
     ids, counts = np.unique(rows.item_loader, return_counts=True)
@@ -107,13 +113,16 @@ def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
     loader = run.loaders.get(loader_id)
     workers = loader.workers if loader is not None else int(rows.item_worker.max()) + 1
     queue = _queue(rows)
-    step, wait = rows.end - rows.start, rows.busy.get(sc.DATA_WAIT, zeros)
-    wall = int(step[known].sum()) * max(1, workers)
+    beside = sum((rows.busy.get(scope, zeros) for scope in WORK_SCOPES), start=zeros)
+    whole, wait = rows.end - rows.start, rows.busy.get(sc.DATA_WAIT, zeros)
+    wall = int(whole[known].sum()) * max(1, workers)
     return LoaderFacts(
         workers=workers,
+        loaders=1,
         n=len(rows),
-        step_ns=float(step.mean()),
+        step_ns=float((whole - beside).mean()),
         wait_ns=float(wait.mean()),
+        batches=float(batches[known].mean()),
         make_ns=float(made[known].mean()),
         batch_p50_ns=float(np.median(made[known] / batches[known])),
         n_made=int(known.sum()),
@@ -124,10 +133,53 @@ def loader_facts(run: Run, rank: int) -> LoaderFacts | None:
     )
 
 
-def _steady_rows(run: Run, rank: int) -> StepTable:
-    steady = np.zeros(len(run.steps), dtype=bool)
-    steady[steady_rows(run, rank)] = True
-    return run.steps.where(steady)
+def _of_several(run: Run, rows: IntArray) -> LoaderFacts | None:
+    """Return the facts of the loader that is waited for most; None unless steps take batches of several.
+
+    The table adds up what a step took of all its loaders: only steps with detail tell them apart.
+    """
+    if not np.any(run.steps.count.get(sc.DATA_WAIT, np.zeros(len(run.steps), np.int64))[rows] > 1):
+        return None
+    found = activities(run)
+    waits, items = found.waits, found.items
+    later = np.flatnonzero(np.isin(waits.row, rows) & (waits.batch > 0)).tolist()
+    pairs = [(wait, item) for wait in later if (item := found.item_of_wait(wait)) is not None]
+    wait, item = np.array(pairs, np.int64).reshape(-1, 2).T
+    takes = np.unique(np.stack((waits.row[wait], items.loader[item])), axis=1)
+    taken, loaders = np.unique(takes[0]), np.unique(takes[1])
+    if takes.shape[1] == len(taken):
+        return None
+    waited = waits.end[wait] - waits.start[wait]
+    loader_id = max(loaders.tolist(), key=lambda loader: int(waited[items.loader[item] == loader].sum()))
+    mine = items.loader[item] == loader_id
+    wait, item, waited = wait[mine], item[mine], waited[mine]
+    made = items.fetched[item] - items.start[item] + items.end[item] - items.collating[item]
+    late = np.maximum(items.end[item] - waits.start[wait], 0)
+    loader = run.loaders.get(loader_id)
+    workers = loader.workers if loader else int(items.worker[items.loader == loader_id].max()) + 1
+    step = int((run.steps.end[taken] - run.steps.start[taken]).sum())
+    return LoaderFacts(
+        workers=workers,
+        loaders=len(loaders),
+        n=len(taken),
+        step_ns=step / len(taken),
+        wait_ns=int(waited.sum()) / len(taken),
+        batches=len(item) / len(taken),
+        make_ns=int(made.sum()) / len(taken),
+        batch_p50_ns=float(np.median(made)),
+        n_made=len(taken),
+        empty=int(np.count_nonzero(late)),
+        n_asked=len(late),
+        unready_share=int(np.minimum(late, waited).sum()) / max(1, int(waited.sum())),
+        busy_share=min(1.0, int(made.sum()) / (step * max(1, workers))) if step else 0.0,
+    )
+
+
+def _without_first_batches(run: Run, rows: IntArray) -> StepTable:
+    """Return those of ``rows`` that took a batch of a loader, and not the first of a pass."""
+    chosen = np.zeros(len(run.steps), dtype=bool)
+    chosen[rows] = True
+    return run.steps.where(chosen & (run.steps.item_loader >= 0) & (run.steps.item_batch > 0))
 
 
 @dataclass(frozen=True)

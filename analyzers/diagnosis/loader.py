@@ -18,7 +18,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.facts import LoaderFacts, StepFacts, loader_facts, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
@@ -35,7 +34,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     severity_of,
 )
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.units import milliseconds, percent
+from grademl_otel.analyzers.units import count, milliseconds, percent
 
 RULE: Final = "input.loader"
 BUSY_SHARE: Final = 0.8
@@ -46,6 +45,11 @@ COVERED_SHARE: Final = 0.8
 """Part of the waiting that the evidence must cover for a cause to be named."""
 MANY_WORKERS: Final = 16
 """Above this, making a batch cheaper is the first advice and more workers the second."""
+HANDOVER_NS: Final = 1_000_000
+"""What a batch from another process costs the main thread at most, as a rule: a batch made in less than that
+had better be made where it is needed."""
+MAINLY: Final = 0.5
+"""Without workers nothing overlaps: the larger part of the step is its limit."""
 _NAMED: Final = 8
 """Ranks listed in a sentence."""
 
@@ -74,9 +78,9 @@ def judge(run: Run) -> Judgement:
         where=Where(sorted(pair[0].rank for pair in hit)),
         evidence=_evidence(steps, loader),
         fix=_fixes(loader),
-        gain=_gain(steps, loader),
+        gain=_gain(steps),
     )
-    sentences = _sentences(loader, _who(finding.where.ranks, run.ranks))
+    sentences = _sentences(steps, loader, _who(finding.where.ranks, run.ranks))
     return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, sentences))
 
 
@@ -176,30 +180,36 @@ def needed_workers(loader: LoaderFacts) -> int:
     return max(loader.workers + 1, needed)
 
 
-def _gain(steps: StepFacts, loader: LoaderFacts) -> Gain:
-    """Return the closed-form bound T = max(C, L / W') for the workers advised: overlap without friction."""
-    workers = max(min(needed_workers(loader), MANY_WORKERS), loader.workers + 1)
-    made = loader.make_ns / workers
-    fraction = max(0.0, 1.0 - max(loader.compute_ns, made) / loader.step_ns)
-    next_limit = steps.busiest if loader.compute_ns >= made else sc.DATA_FETCH
-    return Gain(fraction, (0.0, fraction), "bound", next_limit)
+def _gain(steps: StepFacts) -> Gain:
+    """Return the bound of a step that never waits: no number of workers and no cheaper batch can beat it."""
+    return Gain(steps.wait_share, (0.0, steps.wait_share), "bound", steps.busiest)
 
 
 def _fixes(loader: LoaderFacts) -> list[str]:
-    needed = needed_workers(loader)
-    extra = needed - loader.workers
-    cores = f"needs {extra} free core{'s' * (extra > 1)}; how many there are is not recorded"
-    more = f"DataLoader(num_workers={needed}), now {loader.workers} ({cores})"
+    """Return what to change, the most promising first."""
+    needed, now = needed_workers(loader), loader.workers
+    extra = needed - now
+    more = (
+        f"DataLoader(num_workers={needed}), now {now}"
+        f" (needs {count(extra, 'free core')}; how many there are is not recorded)"
+    )
     if needed > MANY_WORKERS:
         more = (
             f"more workers alone would take {needed} of them; up to the number of free cores, each one helps"
-            f" (num_workers is {loader.workers})"
+            f" (num_workers is {now})"
         )
+    takes = milliseconds(loader.make_ns / loader.batches)
     how = "decode or resize once and store the result, cache, read larger files"
-    takes, keeps_up = milliseconds(loader.make_ns), milliseconds(loader.compute_ns * loader.workers)
-    if not loader.workers:  # nothing overlaps, so that any saving counts
+    if not now and loader.make_ns / loader.batches < HANDOVER_NS:
+        how = "index tensors in memory a batch at a time, or take larger batches"
+        return [
+            f"make a batch cheaper ({takes} now; a worker process would need about as long to hand it over):"
+            f" {how}"
+        ]
+    keeps_up = milliseconds(loader.compute_ns * now / loader.batches)
+    if not now:  # nothing overlaps, so that any saving counts
         cheaper = f"make a batch cheaper ({takes} now): {how}"
-    elif loader.make_ns > loader.compute_ns * loader.workers:
+    elif loader.make_ns > loader.compute_ns * now:
         cheaper = f"make a batch cheaper, from {takes} to under {keeps_up}: {how}"
     else:
         cheaper = f"make the slow batches cheaper (the mean of {takes} is enough, under {keeps_up}): {how}"
@@ -216,20 +226,37 @@ def _who(ranks: list[int], of: list[int]) -> str:
     return f"{len(ranks):,} of {len(of):,} ranks ({named}) wait"
 
 
-def _sentences(loader: LoaderFacts, who: str) -> list[str]:
-    waits = f"{who} for data {percent(loader.wait_share)} of each step"
+def _sentences(steps: StepFacts, loader: LoaderFacts, who: str) -> list[str]:
+    waits = f"{who} for data {percent(steps.wait_share)} of each step"
     limit = f"{waits}. The loader is the limit, not the computation."
     if _now_and_then(loader):
         limit = f"{waits}: the loader is late in {loader.empty:,} of {loader.n_asked:,} steps."
+    elif not loader.workers and loader.wait_share < MAINLY:
+        limit = f"{waits}."
+    lines = [limit, _pace(loader)]
+    first_batches = steps.wait_share - loader.wait_ns * loader.n / (steps.step_ns * steps.n)
+    if loader.workers and first_batches >= WARN_SHARE:
+        lines.append(
+            f"{percent(first_batches)} of the step are waits for the first batch of a pass, while the workers"
+            " start: persistent_workers=True keeps them."
+        )
+    if steps.n < CONFIDENT_STEPS:
+        lines.append(f"Too few steps ({steps.n}) to be sure: {CONFIDENT_STEPS} steady ones are needed.")
+    return lines
+
+
+def _pace(loader: LoaderFacts) -> str:
+    """Return what the loader delivers beside what the steps ask for."""
     if not loader.workers:
-        return [
-            limit,
+        return (
             f"DataLoader num_workers=0 makes batches in the main thread: {milliseconds(loader.wait_ns)} of a"
-            f" {milliseconds(loader.step_ns)} step, while nothing is computed.",
-        ]
-    return [
-        limit,
-        f"DataLoader num_workers={loader.workers} makes a batch every"
-        f" {milliseconds(loader.make_ns / loader.workers)}; a step needs one every"
-        f" {milliseconds(loader.compute_ns)}.",
-    ]
+            f" {milliseconds(loader.step_ns)} step, while nothing is computed."
+        )
+    who = f"DataLoader num_workers={loader.workers}"
+    if loader.loaders > 1:
+        who = f"The slowest of {loader.loaders} DataLoaders (num_workers={loader.workers})"
+    made, needed = milliseconds(loader.make_ns / loader.workers), milliseconds(loader.compute_ns)
+    if loader.batches > 1:
+        batches = f"the {loader.batches:.2g} batches of a step"
+        return f"{who} makes {batches} in {made}; the rest of the step takes {needed}."
+    return f"{who} makes a batch every {made}; a step needs one every {needed}."

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import activities
-from grademl_otel.analyzers.graph.main_lane import NAMES, MainLanes
+from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, MainLanes
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
@@ -79,8 +79,9 @@ class PhaseOfStep:
 class StepBreakdown:
     """The steady steps: training steps that completed, without the first ones.
 
-    Left out as warm-up are each rank's first max(3, 5 %) steps, at most 100 and at most half of them. The
-    phases with ``within`` None, `other` among them, sum to the steps exactly.
+    Left out as warm-up are each rank's first max(3, 5 %) steps, at most 100 and at most half of them. A
+    checkpoint or a compilation in the middle of a step is no part of it. The phases with ``within`` None,
+    `other` among them, sum to the steps exactly.
     """
 
     steps: int
@@ -179,11 +180,11 @@ class _Cells:
     def __init__(self, main: MainLanes, rows: IntArray) -> None:
         self._main, self._count = main, len(rows)
         self.column: IntArray = np.full(len(main), -1, np.int64)
-        """For each piece the position of its row among the steady ones; -1 when it lies in none."""
+        """For each piece the position of its row among the steady ones; -1 when it is part of none."""
         if len(rows):
             place = np.full(int(max(main.row.max(initial=-1), rows.max())) + 1, -1, np.int64)
             place[rows] = np.arange(len(rows))
-            within = main.row >= 0
+            within = (main.row >= 0) & ~np.isin(main.top, [NAMES.index(name) for name in WORK_SCOPES])
             self.column[within] = place[main.row[within]]
 
     def sums(self, top: int, part: int | None) -> IntArray:

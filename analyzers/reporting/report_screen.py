@@ -9,6 +9,7 @@ from rich.console import Group
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
+from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
 from grademl_otel.analyzers.reporting.document import ReportDocument, StepInfo
@@ -16,6 +17,8 @@ from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
 from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds
 
 STEPS = "steps"
+_IN_VERDICT = frozenset({"data.wait.share"})
+"""Evidence that the verdict has told already."""
 _STYLES = {CRITICAL: "bold red", WARNING: "bold yellow"}
 _SMALL_SHARE = 0.001
 _PATH_KEYS = 4
@@ -37,7 +40,7 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     canvas.tables(tables)
     canvas.blank()
     for finding in document.findings:
-        evidence = " · ".join(_in_words(one) for one in finding.evidence)
+        evidence = " · ".join(_in_words(one) for one in finding.evidence if one.signal not in _IN_VERDICT)
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
     canvas.line(_path(document), label="Critical path")
     for abstained in document.abstained:
@@ -61,7 +64,7 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
         canvas.line(
             f"at most {percent(head.gain.fraction)} of the step"
             f" ({milliseconds(step)} -> {milliseconds(step * (1 - head.gain.fraction))}):"
-            f" an upper bound, not a prediction. Next limit: {head.gain.next_limit}.",
+            f" an upper bound, not a prediction. Next limit: {_limit(head.gain.next_limit)}.",
             label="GAIN",
             style="bold",
             indent=_INDENT,
@@ -70,6 +73,10 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
         canvas.line(
             f"{fix[:1].upper()}{fix[1:]}.", label="" if number else "FIX", style="bold", indent=_INDENT
         )
+
+
+def _limit(phase: str) -> str:
+    return "the Python between the phases (other)" if phase == OTHER else phase
 
 
 def _budget(document: ReportDocument) -> Group:

@@ -77,6 +77,25 @@ def test_a_checkpoint_within_a_step_is_no_other_time() -> None:
     }  # fmt: skip
 
 
+def test_a_checkpoint_within_a_step_is_no_part_of_the_steady_step() -> None:
+    """Every tenth step is followed by a checkpoint as long as itself, before the next one begins."""
+    rows, saves = [], []
+    at = 0
+    for step in range(100):
+        length = 200 if step % 10 == 9 else 100
+        rows.append(R(at, at + length, step=step, phases={"forward": (at, 100, 1)}))
+        if length > 100:
+            saves.append(Scope("checkpoint.save", 0, at + 100, at + 200, -1, {}))
+        at += length
+    run = run_from(rows, 0, at, scopes=saves)
+    budget, found = budget_of(run), step_breakdown(run)
+    assert budget["checkpoint.save"].ns == 10 * 100
+    assert budget["checkpoint.save"].per_step is None
+    assert [(phase.phase, phase.share) for phase in found.phases] == [("forward", 1.0)]
+    assert found.step is not None
+    assert (found.step.p50, found.step.p95) == (100, 100)
+
+
 def test_a_checkpoint_in_table_and_trace_counts_once() -> None:
     rows = [R(0, 100_000, phases={"forward": (0, 40_000, 1), "checkpoint.save": (60_000, 29_000, 1)})]
     save = Scope("checkpoint.save", 0, 60_123, 90_001, -1, {})
