@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks written by hand, for tests of the conversion: what a recorder would put into a ring, without a ring.
-"""
+"""Marks written by hand, for tests of the conversion: what a recorder would write, without a ring."""
 
 from __future__ import annotations
 
