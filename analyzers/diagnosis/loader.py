@@ -63,7 +63,7 @@ def judge(run: Run) -> Judgement:
         if steps is None or severity_of(steps.wait_share, steps.n) is None:
             continue
         loader = loader_facts(run, rank)
-        doubt = _doubt(run, steps, loader)
+        doubt = _doubt(run, loader)
         if doubt is not None:
             abstained.setdefault(doubt.missing, doubt)
         elif loader is not None:
@@ -84,25 +84,24 @@ def judge(run: Run) -> Judgement:
     return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, sentences))
 
 
-def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained | None:
-    """Return why the wait of ``steps`` may not be held against the loader; None when it may."""
-    waited = f"waiting for data takes {percent(steps.wait_share)} of the step"
+def _doubt(run: Run, loader: LoaderFacts | None) -> Abstained | None:
+    """Return why the wait for data may not be held against the loader; None when it may."""
     if not on_cpu(run):
         return Abstained(
             RULE,
-            f"{waited}, but whether device {run.device or '(unknown)'} was idle meanwhile is not recorded",
+            f"whether {_device(run)} was idle while the main thread waited for data is not recorded",
             "run some hundred steps on one batch kept in memory: if they are no faster, the wait is hidden",
         )
     if loader is None:
         return Abstained(
             RULE,
-            f"{waited}, but what the main thread waited for is not recorded",
+            "what the main thread waited for is not recorded",
             "feed the model from a torch.utils.data.DataLoader, whose workers are recorded",
         )
     if severity_of(loader.wait_share, loader.n) is None:
         return Abstained(
             RULE,
-            f"{waited}, most of it for the first batch of each pass, while the workers start",
+            "most of the waiting is for the first batch of each pass, while the workers start",
             "compare with DataLoader(persistent_workers=True), which keeps them",
         )
     if not loader.workers:
@@ -113,14 +112,14 @@ def _doubt(run: Run, steps: StepFacts, loader: LoaderFacts | None) -> Abstained 
             return None
         return Abstained(
             RULE,
-            f"{waited}, but steps that take several batches do not tell whether the queue was empty,"
+            "steps that take several batches do not tell whether the queue was empty,"
             f" and the workers were busy only {percent(loader.busy_share)} of the time",
             "record some steps with one batch a step",
         )
     if loader.unready_share < COVERED_SHARE:
         return Abstained(
             RULE,
-            f"{waited}, but in {percent(1 - loader.unready_share)} of it the batch was ready:"
+            f"in {percent(1 - loader.unready_share)} of the waiting the batch was ready:"
             " handing it over to the trainer is what takes time",
             "look at what runs in the main process beside training (pin_memory, receiving large batches)",
         )
@@ -143,6 +142,10 @@ def _now_and_then(loader: LoaderFacts) -> bool:
 def on_cpu(run: Run) -> bool:
     """Whether the run computed on the CPU alone, so that a waiting main thread proves an idle device."""
     return (run.device or "").split(":")[0] == "cpu"
+
+
+def _device(run: Run) -> str:
+    return f"device {run.device}" if run.device else "the device (not known before the run's end)"
 
 
 def empty_limit(workers: int) -> float:

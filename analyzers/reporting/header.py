@@ -60,9 +60,7 @@ def _ended(ended: EndedInfo) -> str | None:
     """Return how a rank ended; None when it ended in order."""
     if ended.how == "exit":
         return None
-    how = {"exception": "by an exception", "unknown": "in a way that was not recorded"}.get(
-        ended.how, ended.how
-    )
+    how = {"exception": "by an exception", "unknown": "has not, as far as is known"}.get(ended.how, ended.how)
     parts = [f"rank {ended.rank} {how}" + (f" ({ended.error})" if ended.error else "")]
     if ended.open_phase:
         parts.append(f"while in {ended.open_phase}")

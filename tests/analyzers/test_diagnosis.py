@@ -331,7 +331,7 @@ def test_batches_that_are_ready_do_not_blame_the_loader(tmp_path: Path) -> None:
     found = diagnose(with_late_batches(build(tmp_path, PATIENT), 2, 18 * MS, ready=True))
     assert found.findings == []
     (doubt,) = [one for one in found.abstained if one.rule == loader.RULE]
-    assert "in 100 % of it the batch was ready" in doubt.missing
+    assert "in 100 % of the waiting the batch was ready" in doubt.missing
     assert "pin_memory" in doubt.how_to_get
 
 
