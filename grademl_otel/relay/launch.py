@@ -46,17 +46,33 @@ def wake_path(folder: Path, digest: str) -> Path:
 
 def elect(folder: Path, digest: str) -> int | None:
     """Take the lock and return its descriptor, or None when a relay has it; raises OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(lock_path(folder, digest), flags, 0o600)
+    path = lock_path(folder, digest)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_file_at(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # a relay that left has removed it between our two steps
+
+
+def retire(folder: Path, digest: str, descriptor: int) -> None:
+    """Give the lock of `elect` back and leave no file behind."""
+    lock_path(folder, digest).unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _is_file_at(descriptor: int, path: Path) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def ensure_relay(folder: Path, digest: str, environ: Mapping[str, str]) -> bool:

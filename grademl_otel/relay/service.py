@@ -7,7 +7,6 @@ A fault in one ring's handling costs that ring only.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import time
@@ -19,7 +18,7 @@ from grademl_otel import ringlayout as layout
 from grademl_otel.config import Settings
 from grademl_otel.digest import namespaces
 from grademl_otel.pump import Pump
-from grademl_otel.relay.launch import elect, wake_path
+from grademl_otel.relay.launch import elect, retire, wake_path
 from grademl_otel.ringreader import RingCorrupt, RingReader
 from grademl_otel.sinks import Sinks
 
@@ -68,7 +67,7 @@ class Relay:
             if waker is not None:
                 waker.close()
             wake_path(self._folder, self._digest).unlink(missing_ok=True)
-            os.close(lock)
+            retire(self._folder, self._digest, lock)
         _log.info("done")
 
     # --- Rings ------------------------------------------------------------------------------------------

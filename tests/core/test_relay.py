@@ -18,7 +18,7 @@ import pytest
 
 from grademl_otel.config import Settings
 from grademl_otel.digest import destination_digest
-from grademl_otel.relay.launch import ensure_relay, lock_path, relay_environment
+from grademl_otel.relay.launch import elect, ensure_relay, lock_path, relay_environment, retire
 from grademl_otel.ring import RingWriter
 
 from ..support.otlp_server import Answer, http_receiver
@@ -268,6 +268,18 @@ def test_one_relay_is_elected(place: Workplace, tmp_path: Path) -> None:
     assert started[0]
     until(lambda: not ensure_relay(place.rings, digest, environ))
     assert len(place.relay_pids()) == 1
+
+
+def test_relay_that_leaves_leaves_nothing(tmp_path: Path) -> None:
+    digest = "0123456789abcdef"
+    first = elect(tmp_path, digest)
+    assert first is not None
+    assert elect(tmp_path, digest) is None
+    retire(tmp_path, digest, first)
+    assert list(tmp_path.iterdir()) == []
+    second = elect(tmp_path, digest)
+    assert second is not None
+    retire(tmp_path, digest, second)
 
 
 def test_environment_of_a_relay() -> None:
