@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import Settings
-from grademl_otel.ring import RingWriter
+from grademl_otel.ring.writer import RingWriter
 
 ROUNDS = 30
 CALLS = 2_000

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from grademl_otel import marks
 from grademl_otel.config import Settings, warn
+from grademl_otel.export.sinks import ProviderSink, Sinks
 from grademl_otel.pump import Pump, Sink
-from grademl_otel.ring import RingWriter
-from grademl_otel.ringreader import RingCorrupt
-from grademl_otel.sinks import ProviderSink, Sinks
+from grademl_otel.ring.reader import RingCorrupt
+from grademl_otel.ring.writer import RingWriter
 
 SLICE: Final = 100
 _BETWEEN_SLICES_S: Final = 0.002

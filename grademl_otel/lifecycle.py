@@ -260,7 +260,7 @@ class _Keeper:
 
 
 def _open_ring(settings: Settings, destination: Destination, provider: Any) -> tuple[Writer, Any]:
-    from grademl_otel.ring import RingUnavailable, RingWriter
+    from grademl_otel.ring.writer import RingUnavailable, RingWriter
     from grademl_otel.transport import open_transport
 
     in_process = (

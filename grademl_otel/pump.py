@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from grademl_otel import marks
-from grademl_otel.convert import Converter, How
-from grademl_otel.progress import Progress
-from grademl_otel.ringlayout import PROGRESS_BYTES
-from grademl_otel.ringreader import Mark, RingReader
-from grademl_otel.spans import Metric, Span
-from grademl_otel.totals import metrics_of
+from grademl_otel.convert.converter import Converter, How
+from grademl_otel.convert.progress import Progress
+from grademl_otel.convert.spans import Metric, Span
+from grademl_otel.convert.totals import metrics_of
+from grademl_otel.ring.layout import PROGRESS_BYTES
+from grademl_otel.ring.reader import Mark, RingReader
 
 METRICS_EVERY_NS: Final = 10_000_000_000
 MAX_HELD_SPANS: Final = 512

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from grademl_otel.config import Settings, warn
 from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, wake_path
-from grademl_otel.ring import RingWriter
+from grademl_otel.ring.writer import RingWriter
 
 Mode = Literal["relay", "in-process"]
 

@@ -18,7 +18,7 @@ def main(folder: str, digest: str) -> int:
     """Serve the rings of ``digest`` in ``folder``; returns the exit status."""
     from grademl_otel.config import Settings
     from grademl_otel.relay.service import Relay
-    from grademl_otel.ringplace import private_folder
+    from grademl_otel.ring.place import private_folder
 
     settings = Settings.from_env()
     logger = logging.getLogger("grademl_otel")

@@ -32,7 +32,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.steps",
     "grademl_otel.loops",
     "grademl_otel.lifecycle",
-    "grademl_otel.ring",
+    "grademl_otel.ring.writer",
 )
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from grademl_otel import marks, semconv
-from grademl_otel.convert import Converter
-from grademl_otel.detail import LevelGovernor, OutlierDetector, share_of_rank, worker_spans_per_part
-from grademl_otel.progress import Progress
-from grademl_otel.ringreader import OpenPhase
-from grademl_otel.spans import Span
-from grademl_otel.windows import part_interval
+from grademl_otel.convert.converter import Converter
+from grademl_otel.convert.detail import LevelGovernor, OutlierDetector, share_of_rank, worker_spans_per_part
+from grademl_otel.convert.progress import Progress
+from grademl_otel.convert.spans import Span
+from grademl_otel.convert.windows import part_interval
+from grademl_otel.ring.reader import OpenPhase
 
 from ..support.mark_script import INFO, MS, OFFSET, RUN_ID, MarkScript, S
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from grademl_otel import pipeline as pipeline_module
 from grademl_otel.config import Settings
-from grademl_otel.export import OK, Verdict, _retry_after, open_sender
-from grademl_otel.otlp import Request, trace_requests
-from grademl_otel.otlpsettings import GRPC, HTTP, METRICS, TRACES, OtlpSettings, OtlpSettingsError
-from grademl_otel.pipeline import Pipeline, open_pipeline
-from grademl_otel.spans import Resource, Span
-from grademl_otel.spool import Spool
+from grademl_otel.convert.spans import Resource, Span
+from grademl_otel.export import pipeline as pipeline_module
+from grademl_otel.export.otlp import Request, trace_requests
+from grademl_otel.export.pipeline import Pipeline, open_pipeline
+from grademl_otel.export.senders import OK, Verdict, _retry_after, open_sender
+from grademl_otel.export.settings import GRPC, HTTP, METRICS, TRACES, OtlpSettings, OtlpSettingsError
+from grademl_otel.export.spool import Spool
 
 from ..support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver
 

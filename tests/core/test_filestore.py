@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from grademl_otel.config import Settings
-from grademl_otel.filestore import TRACES, FileStore, run_folder
+from grademl_otel.convert.spans import Span
+from grademl_otel.export.filestore import TRACES, FileStore, run_folder
+from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Sink
-from grademl_otel.sinks import Sinks
-from grademl_otel.spans import Span
 
 from ..support.mark_script import INFO, RUN_ID
 
@@ -92,7 +92,7 @@ _FULL = """
 import resource, signal, sys
 from pathlib import Path
 from grademl_otel.config import Settings
-from grademl_otel.filestore import FileStore
+from grademl_otel.export.filestore import FileStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
 store = FileStore(Path(sys.argv[1]))

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import Settings
-from grademl_otel.ring import RingWriter
+from grademl_otel.ring.writer import RingWriter
 from grademl_otel.transport import Transport, open_transport
 
 from ..support.mark_script import INFO, MS, MarkScript

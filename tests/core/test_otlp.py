@@ -15,10 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.trace import StatusCode
 
-from grademl_otel import marks, otlp, otlpjson, semconv
-from grademl_otel.sdkspans import readable_span
-from grademl_otel.spans import Link, Resource, Span
-from grademl_otel.totals import metrics_of
+from grademl_otel import marks, semconv
+from grademl_otel.convert.spans import Link, Resource, Span
+from grademl_otel.convert.totals import metrics_of
+from grademl_otel.export import otlp, otlpjson
+from grademl_otel.export.sdkspans import readable_span
 
 RESOURCE = Resource({"service.name": "trainer", "process.pid": 1000, "grademl.world_size": 8})
 SPAN = Span(

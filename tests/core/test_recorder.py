@@ -14,7 +14,7 @@ from grademl_otel import marks, recorder, semconv
 from grademl_otel.config import Settings
 from grademl_otel.loops import LoaderFacts
 from grademl_otel.recorder import Guard, Recorder
-from grademl_otel.ring import RingWriter
+from grademl_otel.ring.writer import RingWriter
 from grademl_otel.steps import EVALUATION, INCOMPLETE, TRAIN
 from tests.support.listwriter import ListTransport, ListWriter
 

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grademl_otel import marks, ringplace
-from grademl_otel import ringlayout as layout
+from grademl_otel import marks
 from grademl_otel.config import Settings
-from grademl_otel.ring import RingCorrupt, RingReader, RingUnavailable, RingWriter
-from grademl_otel.ringreader import OpenPhase
+from grademl_otel.ring import layout
+from grademl_otel.ring import place as ringplace
+from grademl_otel.ring.reader import OpenPhase
+from grademl_otel.ring.writer import RingCorrupt, RingReader, RingUnavailable, RingWriter
 
 RING_BYTES = 64 * 1024
 SLOTS = layout.geometry(RING_BYTES).slots
@@ -342,7 +343,7 @@ def test_full_place_is_left_for_the_next(tmp_path: Path, monkeypatch: pytest.Mon
 _OWNER = """
 import sys, time
 from grademl_otel.config import Settings
-from grademl_otel.ring import RingWriter
+from grademl_otel.ring.writer import RingWriter
 ring = RingWriter.create(Settings.from_env())
 print(ring.path, flush=True)
 sys.stdin.read()
@@ -387,7 +388,7 @@ def test_forked_child_leaves_the_ring_alone(writer: RingWriter) -> None:
     os.waitpid(pid, 0)
 
     assert writer.path.exists()
-    script = f"import sys; from pathlib import Path; from grademl_otel.ring import RingReader;\
+    script = f"import sys; from pathlib import Path; from grademl_otel.ring.writer import RingReader;\
         sys.exit(RingReader.open(Path({str(writer.path)!r})).owner_unlocked())"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

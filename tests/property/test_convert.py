@@ -8,11 +8,12 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grademl_otel import marks, otlp, otlpjson, semconv
-from grademl_otel.convert import Converter
-from grademl_otel.progress import Progress
-from grademl_otel.ringreader import Mark, OpenPhase
-from grademl_otel.spans import Resource, Span
+from grademl_otel import marks, semconv
+from grademl_otel.convert.converter import Converter
+from grademl_otel.convert.progress import Progress
+from grademl_otel.convert.spans import Resource, Span
+from grademl_otel.export import otlp, otlpjson
+from grademl_otel.ring.reader import Mark, OpenPhase
 
 from ..support.mark_script import MarkScript
 

@@ -7,7 +7,7 @@ import struct
 from dataclasses import replace
 
 from grademl_otel import marks, semconv
-from grademl_otel.ringreader import Mark
+from grademl_otel.ring.reader import Mark
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
 OFFSET = 1_700_000_000_000_000_000

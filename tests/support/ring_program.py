@@ -18,7 +18,7 @@ from array import array
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import Settings
-from grademl_otel.ring import RingWriter
+from grademl_otel.ring.writer import RingWriter
 from grademl_otel.transport import open_transport
 
 RUN_ID = "feedfacefeedfacefeedfacefeedface"

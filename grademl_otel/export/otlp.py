@@ -19,8 +19,8 @@ from opentelemetry.proto.resource.v1 import resource_pb2 as resource_messages
 from opentelemetry.proto.trace.v1 import trace_pb2 as trace
 
 from grademl_otel import semconv
-from grademl_otel.otlpjson import SPAN_FLAGS
-from grademl_otel.spans import Attributes, Histogram, Link, Metric, Resource, Span, Sum, Value
+from grademl_otel.convert.spans import Attributes, Histogram, Link, Metric, Resource, Span, Sum, Value
+from grademl_otel.export.otlpjson import SPAN_FLAGS
 from grademl_otel.version import __version__
 
 MAX_SPANS_PER_REQUEST: Final = 512

@@ -9,8 +9,8 @@ from random import Random
 from typing import Final
 
 from grademl_otel import marks, semconv
-from grademl_otel.ringreader import Mark
-from grademl_otel.spans import Attributes, Link, Span
+from grademl_otel.convert.spans import Attributes, Link, Span
+from grademl_otel.ring.reader import Mark
 
 _WORKER_LANE: Final = re.compile(r"^loader\d*-worker-(\d+)$")
 _TRACE_SCOPE: Final = "scope"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from grademl_otel import marks
-from grademl_otel import ringlayout as layout
+from grademl_otel.ring import layout
 
 Mark = tuple[int, int, int, int, int, int, int, int]
 """kind, lane, t0, t1, row, x, y, z."""

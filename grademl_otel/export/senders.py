@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Final, Literal, Protocol
 
-from grademl_otel.otlpsettings import GRPC, METRICS, OtlpSettings
+from grademl_otel.export.settings import GRPC, METRICS, OtlpSettings
 from grademl_otel.version import __version__
 
 Outcome = Literal["ok", "retry", "refused", "unsupported"]

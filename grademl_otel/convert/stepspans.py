@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.detail import Share, share_of_rank, worker_spans_per_part
-from grademl_otel.emitter import Emitter, phase_name
-from grademl_otel.ringreader import Mark
-from grademl_otel.rows import Row
-from grademl_otel.spans import Attributes
-from grademl_otel.windows import Part
+from grademl_otel.convert.detail import Share, share_of_rank, worker_spans_per_part
+from grademl_otel.convert.emitter import Emitter, phase_name
+from grademl_otel.convert.rows import Row
+from grademl_otel.convert.spans import Attributes
+from grademl_otel.convert.windows import Part
+from grademl_otel.ring.reader import Mark
 
 RUN_TRACE_PHASES: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD, semconv.COMPILE})
 """Phases whose spans lie in the run's trace wherever they happen."""

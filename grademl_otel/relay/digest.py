@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
-from grademl_otel import ringlayout
+from grademl_otel.ring import layout as ringlayout
 from grademl_otel.version import __version__
 
 DIGEST_LENGTH: Final = 16

@@ -12,7 +12,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from opentelemetry.util.types import AttributeValue
 
 from grademl_otel import semconv
-from grademl_otel.spans import Attributes, Span
+from grademl_otel.convert.spans import Attributes, Span
 from grademl_otel.version import __version__
 
 _SCOPE: Final = InstrumentationScope(semconv.SCOPE_NAME, __version__)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.ringreader import Mark
-from grademl_otel.spans import Attributes
+from grademl_otel.convert.spans import Attributes
+from grademl_otel.ring.reader import Mark
 
 MAX_PHASES_KEPT: Final = semconv.MAX_SPANS_PER_TRACE
 """Phases of one row that are kept as marks; further ones are in its sums only."""

@@ -14,15 +14,15 @@ from random import Random
 from typing import Final, Literal
 
 from grademl_otel import marks, semconv
-from grademl_otel.detail import LevelGovernor, OutlierDetector
-from grademl_otel.emitter import Emitter, phase_name
-from grademl_otel.progress import Progress
-from grademl_otel.ringreader import Mark, OpenPhase
-from grademl_otel.rows import NO_ITEM, OpenRow, Row
-from grademl_otel.scopes import RunTotals, Scope, Scopes
-from grademl_otel.spans import Attributes, Span
-from grademl_otel.stepspans import RUN_TRACE_PHASES, Kept, emit_step
-from grademl_otel.windows import Cumulative, Part, window_attributes
+from grademl_otel.convert.detail import LevelGovernor, OutlierDetector
+from grademl_otel.convert.emitter import Emitter, phase_name
+from grademl_otel.convert.progress import Progress
+from grademl_otel.convert.rows import NO_ITEM, OpenRow, Row
+from grademl_otel.convert.scopes import RunTotals, Scope, Scopes
+from grademl_otel.convert.spans import Attributes, Span
+from grademl_otel.convert.stepspans import RUN_TRACE_PHASES, Kept, emit_step
+from grademl_otel.convert.windows import Cumulative, Part, window_attributes
+from grademl_otel.ring.reader import Mark, OpenPhase
 
 How = Literal["exit", "killed"]
 

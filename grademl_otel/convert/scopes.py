@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grademl_otel import marks, semconv
-from grademl_otel.emitter import Emitter
-from grademl_otel.ringreader import Mark, OpenPhase
-from grademl_otel.spans import Attributes, Value
+from grademl_otel.convert.emitter import Emitter
+from grademl_otel.convert.spans import Attributes, Value
+from grademl_otel.ring.reader import Mark, OpenPhase
 
 _MAX_OPEN: Final = 1024
 _TRUE: Final = 1

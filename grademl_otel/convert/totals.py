@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grademl_otel import marks, semconv
-from grademl_otel.spans import Histogram, Metric, Sum, SumPoint
+from grademl_otel.convert.spans import Histogram, Metric, Sum, SumPoint
 
 _KINDS: Final = (
     ("train", marks.ACC_STEPS),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import FILE, OTLP, Settings
-from grademl_otel.filestore import METRICS, TRACES, FileStore, run_folder
-from grademl_otel.otlpjson import metric_line, trace_line
+from grademl_otel.convert.spans import Metric, Resource, Span
+from grademl_otel.export.filestore import METRICS, TRACES, FileStore, run_folder
+from grademl_otel.export.otlpjson import metric_line, trace_line
 from grademl_otel.pump import Sink
-from grademl_otel.spans import Metric, Resource, Span
 
 if TYPE_CHECKING:
-    from grademl_otel.pipeline import Pipeline
+    from grademl_otel.export.pipeline import Pipeline
 
 _SPANS_PER_LINE = 512
 
@@ -62,7 +62,7 @@ class OtlpSink:
         return self._pipeline.problem
 
     def take_spans(self, spans: Sequence[Span]) -> None:
-        from grademl_otel.otlp import trace_requests
+        from grademl_otel.export.otlp import trace_requests
 
         # Spans of one priority travel together, so that a spool that must drop something can choose.
         by_priority: dict[int, list[Span]] = {}
@@ -73,7 +73,7 @@ class OtlpSink:
                 self.taken = self._pipeline.submit(request, priority)
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
-        from grademl_otel.otlp import metric_request
+        from grademl_otel.export.otlp import metric_request
 
         # Cumulative values are superseded by the next ones; only the last must not get lost.
         self.taken = self._pipeline.submit(metric_request(self._resource, metrics), 0, durable=final)
@@ -92,7 +92,7 @@ class ProviderSink:
         self.delivered = 0
 
     def take_spans(self, spans: Sequence[Span]) -> None:
-        from grademl_otel.sdkspans import readable_span
+        from grademl_otel.export.sdkspans import readable_span
 
         processor = getattr(self._provider, "_active_span_processor", None)
         if processor is None:
@@ -158,8 +158,8 @@ class Sinks:
 
     def _open_otlp(self, resource: Resource) -> Sink:
         # gRPC, requests and protobuf are imported only where something is exported.
-        from grademl_otel.otlpsettings import OtlpSettingsError
-        from grademl_otel.pipeline import open_pipeline
+        from grademl_otel.export.pipeline import open_pipeline
+        from grademl_otel.export.settings import OtlpSettingsError
 
         try:
             if self._pipeline is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from grademl_otel import semconv
-from grademl_otel.spans import Attributes, Link, Metric, Resource, Span, Sum, Value
+from grademl_otel.convert.spans import Attributes, Link, Metric, Resource, Span, Sum, Value
 from grademl_otel.version import __version__
 
 SPAN_FLAGS: Final = 0x101

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.rows import Row, tabulate
-from grademl_otel.spans import Attributes
+from grademl_otel.convert.rows import Row, tabulate
+from grademl_otel.convert.spans import Attributes
 
 _SECOND: Final = 1_000_000_000
 _FIRST_MINUTE_NS: Final = 60 * _SECOND
