@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from grademl_otel.config import Settings
+from grademl_otel.digest import spool_digest
 from grademl_otel.export.otlp import Request
 from grademl_otel.export.senders import Sender, Verdict, open_sender, refuses_signal
 from grademl_otel.export.settings import METRICS, TRACES, OtlpSettings
 from grademl_otel.export.spool import Entry, Spool
-from grademl_otel.relay.digest import spool_digest
 
 _log = logging.getLogger(__name__)
 

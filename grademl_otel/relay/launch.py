@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.relay.digest import DIGEST_LENGTH
+from grademl_otel.digest import DIGEST_LENGTH
 
 _FOLDER: Final = Path(__file__).resolve().parent
 _AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.config import Settings
+from grademl_otel.digest import namespaces
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Pump
-from grademl_otel.relay.digest import namespaces
 from grademl_otel.relay.launch import elect, retire, wake_path
 from grademl_otel.ring import layout
 from grademl_otel.ring.reader import RingCorrupt, RingReader

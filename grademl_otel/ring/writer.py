@@ -19,7 +19,7 @@ from typing import Final
 from zlib import crc32
 
 from grademl_otel.config import Settings
-from grademl_otel.relay.digest import destination_digest, namespaces
+from grademl_otel.digest import destination_digest, namespaces
 from grademl_otel.ring import layout
 from grademl_otel.ring.place import RingUnavailable, create_allocated, create_locked, places, private_folder
 from grademl_otel.ring.reader import RingCorrupt, RingReader

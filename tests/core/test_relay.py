@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from grademl_otel.config import Settings
-from grademl_otel.relay.digest import destination_digest
+from grademl_otel.digest import destination_digest
 from grademl_otel.relay.launch import elect, ensure_relay, lock_path, relay_environment, retire
 from grademl_otel.ring.writer import RingWriter
 

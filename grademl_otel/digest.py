@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
-from grademl_otel.ring import layout as ringlayout
+from grademl_otel.ring import layout
 from grademl_otel.version import __version__
 
 DIGEST_LENGTH: Final = 16
@@ -52,7 +52,7 @@ def destination_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 def destination_digest(environ: Mapping[str, str]) -> str:
     """Return 16 hex digits that two processes share exactly when one relay may serve both."""
-    parts = [f"{__version__}/{ringlayout.VERSION}", str(os.getuid()), *map(str, namespaces())]
+    parts = [f"{__version__}/{layout.VERSION}", str(os.getuid()), *map(str, namespaces())]
     parts += [f"{name}={value}" for name, value in destination_settings(environ).items()]
     return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
 
