@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from grademl_otel import semconv
@@ -87,9 +88,14 @@ class _Place:
 class _Walk:
     def __init__(self, run: Run, found: Activities, rank: int, low: int, high: int) -> None:
         self._run, self._found, self._rank, self._low, self._high = run, found, rank, low, high
-        pieces = found.main.of(rank)
-        self._first: int = pieces.start
-        self._starts: list[int] = found.main.start[pieces].tolist()
+        main, pieces = found.main, found.main.of(rank)
+        # Lists: the walk looks at one piece after the other, where arrays are slow.
+        self._start: list[int] = main.start[pieces].tolist()
+        self._name: list[int] = main.name[pieces].tolist()
+        self._row: list[int] = main.row[pieces].tolist()
+        self._wait: list[int] = main.wait[pieces].tolist()
+        self._span: list[int] = main.span_ix[pieces].tolist()
+        self._inferred: list[bool] = main.inferred[pieces].tolist()
         self._sections: list[Section] = []
         self._entered: set[int] = set()  # an item is entered once, so that contradictory times cannot loop
 
@@ -103,9 +109,9 @@ class _Walk:
     # --- the main lane ------------------------------------------------------------------------------------
 
     def _main(self, place: _Place) -> _Place:
-        main, cursor = self._found.main, place.cursor
-        piece = self._first + bisect_left(self._starts, cursor) - 1
-        wait = int(main.wait[piece])
+        cursor = place.cursor
+        piece = bisect_left(self._start, cursor) - 1
+        start, wait = self._start[piece], self._wait[piece]
         kind = None
         if wait >= 0:
             waits = self._found.waits
@@ -124,8 +130,8 @@ class _Walk:
                     kind = HANDOFF  # it was there before the wait began: all of the wait was taking it over
             elif waits.inline[wait]:
                 kind = WORK
-        self._emit_main(piece, int(main.start[piece]), cursor, kind, place.entered_by)
-        return _Place(int(main.start[piece]), _PROGRAM)
+        self._emit_main(piece, start, cursor, kind, place.entered_by)
+        return _Place(start, _PROGRAM)
 
     def _emit_main(
         self,
@@ -136,16 +142,14 @@ class _Walk:
         entered_by: EnteredBy,
         item: str | None = None,
     ) -> None:
-        main, steps = self._found.main, self._run.steps
-        phase = NAMES[int(main.name[piece])]
-        row, wait = int(main.row[piece]), int(main.wait[piece])
+        phase, span = NAMES[self._name[piece]], self._span[piece]
+        row, wait = self._row[piece], self._wait[piece]
         if item is None and wait >= 0:
             item = self._found.text_of_wait(wait)
         if kind is None:
             kind = GAP if phase in GAPS else kind_of(phase)
-        if entered_by is _PROGRAM and main.inferred[piece]:
+        if entered_by is _PROGRAM and self._inferred[piece]:
             entered_by = _PROGRAM_INFERRED
-        span = int(main.span_ix[piece])
         self._emit(
             Section(
                 start=start,
@@ -154,7 +158,7 @@ class _Walk:
                 kind=kind,
                 rank=self._rank,
                 lane=_MAIN,
-                step=int(steps.step[row]) if row >= 0 else None,
+                step=int(self._run.steps.step[row]) if row >= 0 else None,
                 item=item,
                 span_ix=span if span >= 0 else None,
                 entered_by=entered_by,
@@ -237,5 +241,5 @@ class _Walk:
         if section.end <= self._low or section.end <= section.start:
             return
         if section.start < self._low:
-            section = Section(**{**vars(section), "start": self._low})
+            section = msgspec.structs.replace(section, start=self._low)
         self._sections.append(section)

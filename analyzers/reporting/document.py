@@ -117,21 +117,18 @@ class BudgetEntry:
     per_step_ns: Percentiles | None
 
 
-@dataclass(frozen=True)
-class SpanIds:
+class SpanIds(msgspec.Struct, frozen=True, gc=False):
     trace_id: str
     span_id: str
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True, gc=False):
     edge: str
     evidence: str
     confidence: float
 
 
-@dataclass(frozen=True)
-class SectionEntry:
+class SectionEntry(msgspec.Struct, frozen=True, gc=False):
     """One piece of the critical path; `span` is null for activities that come from a table."""
 
     start_ns: int
@@ -350,18 +347,24 @@ _ONLY_IN_REPORTS: Final = ("incomplete_because", "warnings")
 
 def to_dict(document: Document) -> dict[str, Any]:
     """Return ``document`` as plain dicts, lists, numbers and strings."""
-    plain: dict[str, Any] = msgspec.to_builtins(document)
-    if isinstance(document, CriticalPathDocument):
-        notes = {key: plain.pop(key) for key in _ONLY_IN_REPORTS}
-        if isinstance(document, ReportDocument):
-            plain |= notes
+    plain: dict[str, Any] = msgspec.to_builtins(_keys(document))
     return plain
 
 
 def to_json(document: Document, *, indent: bool = True) -> str:
     """Return ``document`` as JSON text without a final newline; one line when not indented."""
-    encoded: bytes = msgspec.json.encode(to_dict(document))
+    encoded: bytes = msgspec.json.encode(_keys(document))
     return (msgspec.json.format(encoded, indent=2) if indent else encoded).decode()
+
+
+def _keys(document: Document) -> dict[str, Any]:
+    """Return what the schema of ``document`` has, in its order."""
+    keys = dict(vars(document))
+    if not isinstance(document, RunsDocument):
+        notes = {key: keys.pop(key) for key in _ONLY_IN_REPORTS}
+        if isinstance(document, ReportDocument):
+            keys |= notes
+    return keys
 
 
 def to_json_lines(document: Document) -> str:

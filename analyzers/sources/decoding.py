@@ -119,11 +119,19 @@ def otlp_value(value: Any, depth: int = 0) -> Any:
         return _to_bytes(raw)
     items = raw.get("values") if isinstance(raw, dict) else None
     if kind == "arrayvalue":
-        return [otlp_value(item, depth + 1) for item in items or ()]
+        return _integers(items) or [otlp_value(item, depth + 1) for item in items or ()]
     if kind == "kvlistvalue":
         pairs = [item for item in items or () if isinstance(item, dict) and "key" in item]
         return {str(item["key"]): otlp_value(item.get("value"), depth + 1) for item in pairs}
     return None
+
+
+def _integers(items: Any) -> list[int] | None:
+    """Return an array of integers at once, as step tables have many; None for anything else."""
+    try:
+        return [int(item["intValue"]) for item in items]
+    except (TypeError, ValueError, OverflowError, KeyError):
+        return None
 
 
 _JAEGER_FIELDS: Final = frozenset(
