@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from grademl_otel.ring.reader import RingCorrupt, RingReader
 __all__ = ["RingCorrupt", "RingReader", "RingUnavailable", "RingWriter"]
 
 _RELAY_FRESH_NS: Final = 1_500_000_000
+
+_pack_open_phase: Final = layout.OPEN_PHASE.pack_into
 
 Write = Callable[..., None]
 """``write(kind, lane, t0, t1, row, x=-1, y=0, z=0)``; see `marks` for what each means."""
@@ -51,6 +54,8 @@ class RingWriter:
         self._geometry = geometry
         self._lock = lock
         self._owner = os.getpid()
+        self._growing = threading.RLock()  # a signal handler may come in between
+        """Held to add a string or a lane: two threads that did so at once would share one place."""
         self._strings: dict[str, int] = {"": 0}
         self._string_end = 0
         self._refused = 0
@@ -112,14 +117,12 @@ class RingWriter:
 
     def open_phase(self, lane: int, kind: int, t0: int) -> None:
         """Note that ``kind`` runs in ``lane`` since ``t0``; phases of a lane nest."""
-        slot = self._lanes.get(lane)
+        slot = self._lanes.get(lane) or self._new_lane(lane)
         if slot is None:
-            if len(self._lanes) >= layout.OPEN_LANES:
-                return
-            slot = (layout.OPEN_PHASES + len(self._lanes) * layout.OPEN_PHASE_STRIDE, [])
-            self._lanes[lane] = slot
-        slot[1].append((kind, t0))
-        layout.OPEN_PHASE.pack_into(self._memory, slot[0], lane, kind, 0, t0)
+            return
+        offset, stack = slot
+        stack.append((kind, t0))
+        _pack_open_phase(self._memory, offset, lane, kind, 0, t0)
 
     def close_phase(self, lane: int) -> None:
         """Take back the innermost `open_phase` of ``lane``; the one around it, if any, runs again."""
@@ -129,7 +132,7 @@ class RingWriter:
         offset, stack = slot
         stack.pop()
         kind, t0 = stack[-1] if stack else (0, 0)
-        layout.OPEN_PHASE.pack_into(self._memory, offset, lane, kind, 0, t0)
+        _pack_open_phase(self._memory, offset, lane, kind, 0, t0)
 
     def set_accumulators(self, values: array[int]) -> None:
         """Publish the totals so far: an ``array('q')`` of `marks.ACC_SLOTS`."""
@@ -142,24 +145,35 @@ class RingWriter:
 
     # --- Now and then -----------------------------------------------------------------------------------
 
+    def _new_lane(self, lane: int) -> tuple[int, list[tuple[int, int]]] | None:
+        with self._growing:
+            slot = self._lanes.get(lane)
+            if slot is None and len(self._lanes) < layout.OPEN_LANES:
+                slot = (layout.OPEN_PHASES + len(self._lanes) * layout.OPEN_PHASE_STRIDE, [])
+                self._lanes[lane] = slot
+            return slot
+
     def intern(self, text: str) -> int:
         """Return the id of ``text``, the same for the same text; 0 when the section is full (counted)."""
         known = self._strings.get(text)
         if known is not None:
             return known
+        with self._growing:
+            return self._strings.get(text) or self._add_string(text)
+
+    def _add_string(self, text: str) -> int:
         raw = text.encode("utf-8", "replace")
+        start = layout.HEADER_BYTES + self._string_end
         end = self._string_end + layout.STRING_HEAD.size + len(raw)
         if end > self._geometry.strings or len(self._strings) > layout.MAX_STRINGS:
             self._refused += 1
             layout.I64.pack_into(self._memory, layout.STRINGS_REFUSED, self._refused)
             return 0
-        start = layout.HEADER_BYTES + self._string_end
         layout.STRING_HEAD.pack_into(self._memory, start, len(raw), crc32(raw))
         self._memory[start + layout.STRING_HEAD.size : layout.HEADER_BYTES + end] = raw
         self._string_end = end
         layout.I64.pack_into(self._memory, layout.STRING_BYTES_USED, end)
-        number = len(self._strings)
-        self._strings[text] = number
+        number = self._strings[text] = len(self._strings)
         return number
 
     def pair_clocks(self) -> None:

@@ -192,6 +192,29 @@ def test_strings_are_interned(writer: RingWriter, reader: RingReader) -> None:
     assert reader.strings[3] == "later"
 
 
+def test_threads_that_intern_at_once_share_no_id(tmp_path: Path) -> None:
+    ring = RingWriter.create(Settings.from_env({"GRADEML_RING_DIR": str(tmp_path)}))
+    ids: list[dict[str, int]] = []
+
+    def intern(name: str) -> None:
+        ids.append({text: ring.intern(text) for text in (f"{name} {n}" for n in range(1500))})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=intern, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    reader = ring.reader()
+    reader.read(1)
+    assert all(reader.strings[number] == text for each in ids for text, number in each.items())
+    ring.close(unlink=True)
+
+
 def test_full_string_section_gives_id_zero(writer: RingWriter, reader: RingReader) -> None:
     assert writer.intern("x" * RING_BYTES) == 0
     assert writer.intern("short") == 1
