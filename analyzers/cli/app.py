@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -46,9 +47,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _fail(line: str, code: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    print(f"grademl: {' '.join(line.split())}", file=sys.stderr)
+    # Nobody may be left to read it: the code still tells.
+    with suppress(OSError):
+        if debug:
+            traceback.print_exc()
+        print(f"grademl: {' '.join(line.split())}", file=sys.stderr, flush=True)
     return code
 
 

@@ -167,11 +167,17 @@ def steady_rows(run: Run, rank: int) -> IntArray:
 
 
 def _steady_rows(run: Run, rank: int) -> tuple[IntArray, int]:
-    """Return the steady rows of ``rank`` and how many before them were left out as warm-up."""
+    """Return the steady rows of ``rank`` and how many before them were left out as warm-up.
+
+    What is warm-up goes by the number of the step: of a later part of a run (`--steps`) nothing is.
+    """
     not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
     rows = np.flatnonzero((run.steps.rank == rank) & ((run.steps.flags & not_training) == 0))
-    warmup = min(max(_WARMUP_STEPS, int(len(rows) * _WARMUP_SHARE)), _WARMUP_MOST, len(rows) // 2)
-    return rows[warmup:], warmup
+    numbers = run.steps.step[rows]
+    count = int(numbers.max(initial=-1)) + 1
+    warmup = min(max(_WARMUP_STEPS, int(count * _WARMUP_SHARE)), _WARMUP_MOST)
+    excluded = min(int(np.count_nonzero(numbers < warmup)), len(rows) // 2)
+    return rows[excluded:], excluded
 
 
 class _Cells:

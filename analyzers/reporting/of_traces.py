@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
@@ -28,6 +29,11 @@ NOT_OURS = Abstained(
     "diagnosis",
     "these spans belong to no run recorded by grademl-otel",
     "run the program under opentelemetry-instrument with grademl-otel installed",
+)
+PART_OF_OURS = Abstained(
+    "diagnosis",
+    "a run is judged as a whole, not by single traces",
+    "leave --trace, --operation, --per-trace out",
 )
 
 
@@ -55,11 +61,16 @@ def critical_path_of_traces(
         path=shown,
         summary=summary,
         findings=[],
-        abstained=[NOT_OURS],
+        abstained=[_not_judged(telemetry.spans, paths)],
         replay=None,
         incomplete_because=found.reasons,
         warnings=telemetry.ledger.warnings,
     )
+
+
+def _not_judged(spans: SpanColumns, paths: Sequence[tuple[int, Path]]) -> Abstained:
+    ours = any(semconv.RUN_ID in spans.resource(root) for root, _ in paths)
+    return PART_OF_OURS if ours else NOT_OURS
 
 
 def report_of_traces(

@@ -45,7 +45,7 @@ def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
     columns = [(by, "left"), ("on path", "right"), ("share", "right"), ("", "left")]
     rows = [[e.key, seconds(e.path_ns), percent(e.path_share), bar(e.path_share)] for e in entries]
     if totals:
-        columns.insert(3, ("all of it", "right"))
+        columns.insert(3, ("in total", "right"))
         for row, entry in zip(rows, entries, strict=True):
             row.insert(3, "" if entry.total_ns is None else seconds(entry.total_ns))
     return table(f"Critical path by {by}", columns, rows, header=True)

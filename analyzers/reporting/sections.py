@@ -54,17 +54,19 @@ def _entry(section: Section, origin: int, spans: SpanColumns) -> SectionEntry:
     )
 
 
-def key_of(section: Section, by: str, spans: SpanColumns) -> str:
-    """Return what ``section`` is counted under: its phase, rank, lane, operation, or itself."""
+def key_of(section: Section, by: str, spans: SpanColumns, ours: str = "") -> str:
+    """Return what ``section`` is counted under: its phase, rank, lane, operation, or itself.
+
+    ``ours`` is the service of what has no span, as a run's activities from a table.
+    """
     if by == "rank":
         return "no rank" if section.rank is None else f"rank {section.rank}"
     if by == "lane":
         return section.lane if section.rank is None else f"rank {section.rank} {section.lane}"
     if by == "operation":
-        if section.span_ix is None:
-            return section.phase
-        service = str(spans.resource(section.span_ix).get("service.name", ""))
-        return f"{service} {spans.name(section.span_ix)}".strip()
+        ix = section.span_ix
+        service = ours if ix is None else str(spans.resource(ix).get("service.name", ""))
+        return f"{service} {section.phase}".strip()
     if by == "section":
         parts = [section.phase, section.kind]
         parts += [] if section.rank is None else [f"rank {section.rank}"]
@@ -79,7 +81,8 @@ def summary_of_run(run: Run, path: Path, by: str, top: int | None = None) -> lis
     """Return the path of ``run`` added up by ``by``, the largest key first; of phases what else is known."""
     if by == "phase":
         return [_known(row) for row in run_summary(run, path)[:top]]
-    return _added_up(path, run.spans, by, top)
+    service = run.spans.resource(int(run.span_ixs[0])).get("service.name", "") if len(run.span_ixs) else ""
+    return _added_up(path, run.spans, by, top, str(service))
 
 
 def summary_of_trace(
@@ -103,15 +106,15 @@ def _known(row: SummaryRow) -> SummaryEntry:
     )
 
 
-def _added_up(path: Path, spans: SpanColumns, by: str, top: int | None) -> list[SummaryEntry]:
+def _added_up(path: Path, spans: SpanColumns, by: str, top: int | None, ours: str = "") -> list[SummaryEntry]:
     """Return the sections added up by key; by ``section`` each is a key of its own, the longest first."""
     times: dict[str, int] = defaultdict(int)
     if by == "section":
         longest = sorted(path.sections, key=lambda section: (-section.duration, section.start))
-        found = [(key_of(section, by, spans), section.duration) for section in longest]
+        found = [(key_of(section, by, spans, ours), section.duration) for section in longest]
     else:
         for section in path.sections:
-            times[key_of(section, by, spans)] += section.duration
+            times[key_of(section, by, spans, ours)] += section.duration
         found = sorted(times.items(), key=lambda item: (-item[1], item[0]))
     total = path.total_ns or 1
     return [SummaryEntry(key, ns, ns / total, None, None, None, None) for key, ns in found[:top]]

@@ -218,9 +218,19 @@ def test_warm_up_is_left_out_but_never_most(steps: int, warmup: int) -> None:
 
 def test_evaluation_and_incomplete_steps_are_not_steady() -> None:
     flags = [0, 0, semconv.FLAG_EVALUATE, 0, semconv.FLAG_INCOMPLETE, semconv.FLAG_OUTLIER, 0, 0]
-    rows = [R(10 * i, 10 * i + 10, step=i, flags=flag) for i, flag in enumerate(flags)]
+    updates = [0, 1, 2, 2, 3, 3, 4, 5]
+    rows = [
+        R(10 * i, 10 * i + 10, step=step, flags=flag)
+        for i, (step, flag) in enumerate(zip(updates, flags, strict=True))
+    ]
     run = run_from(rows, 0, 100)
     assert steady_rows(run, 0).tolist() == [5, 6, 7]
+
+
+def test_a_later_part_of_a_run_has_no_warm_up() -> None:
+    rows = [R(10 * i, 10 * i + 10, step=100 + i) for i in range(30)]
+    breakdown = step_breakdown(run_from(rows, 0, 300))
+    assert (breakdown.steps, breakdown.warmup_excluded, breakdown.first) == (30, 0, 100)
 
 
 def test_the_step_of_one_rank_and_of_all() -> None:

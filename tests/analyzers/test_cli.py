@@ -177,6 +177,29 @@ def test_summary_by_each_key(case_file: Path, capsys: pytest.CaptureFixture[str]
         assert sum(entry["path_ns"] for entry in summary) == 100_000
 
 
+def test_an_operation_of_a_run_is_one_key_with_detail_and_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some steps have spans, of the others only the table tells; both are the same service's."""
+    simulate(Training(epochs=1, steps_per_epoch=60, detail_level=2)).write_store(tmp_path)
+    document = answer(capsys, "critical-path", tmp_path, "--json", "--by", "operation")
+    assert {s["span"] is None for s in document["path"]["sections"] if s["phase"] == "backward"} == {
+        True,
+        False,
+    }
+    assert [e["key"] for e in document["summary"] if "backward" in e["key"]] == ["trainer backward"]
+
+
+def test_a_trace_of_a_run_is_not_called_foreign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sim = simulate(Training(epochs=1, steps_per_epoch=30))
+    sim.write_store(tmp_path)
+    run_trace = next(span["traceId"] for _, span in sim.spans if span["name"] == "run")
+    document = answer(capsys, "critical-path", tmp_path, "--json", "--trace", run_trace)
+    assert [one["missing"] for one in document["abstained"]] == [
+        "a run is judged as a whole, not by single traces"
+    ]
+
+
 # --- Formats -----------------------------------------------------------------------------------------------
 
 
@@ -475,6 +498,13 @@ def test_a_closed_pipe_is_no_error(case_file: Path) -> None:
     process.stdout.close()
     assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 0)
     process.stderr.close()
+
+
+def test_the_code_tells_when_nobody_reads_the_reason(tmp_path: Path) -> None:
+    process = subprocess.Popen([*GRADEML, "report", str(tmp_path / "no")], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait(timeout=60) == errors.EXIT_SOURCE
 
 
 # --- Output files ------------------------------------------------------------------------------------------

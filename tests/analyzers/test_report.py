@@ -140,9 +140,9 @@ traces of trace.json · 1 trace · 1.0 ms
 data  unverifiable (2 spans)
 
 Critical path by operation
-operation  on path  share  all of it
-A           700 us   70 %     1.0 ms  ###############
-B           300 us   30 %     300 us  #######
+operation  on path  share  in total
+A           700 us   70 %    1.0 ms  ###############
+B           300 us   30 %    300 us  #######
 
 The longest of 3 sections
   from    took  operation  kind  where
