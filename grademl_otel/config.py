@@ -187,6 +187,12 @@ def collector_answers() -> bool:
         return False
 
 
+def without_credentials(endpoint: str) -> str:
+    """Return ``endpoint`` as it may be shown: without user, password and query."""
+    scheme, separator, rest = endpoint.rpartition("://")
+    return f"{scheme}{separator}{rest.partition('?')[0].rpartition('@')[2]}"
+
+
 def warn(text: str) -> None:
     """Write one line to stderr; silent where stderr is closed."""
     try:

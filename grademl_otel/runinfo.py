@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from grademl_otel import semconv
-from grademl_otel.config import FILE, Destination, Settings
+from grademl_otel.config import FILE, Destination, Settings, without_credentials
 from grademl_otel.identity import Place, clock_id
 from grademl_otel.marks import RunInfo
 
@@ -67,7 +67,7 @@ def announcement(info: RunInfo) -> str:
     if "otlp" in info.exporters:
         endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         endpoint = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-        places.append(f"OTLP {_without_credentials(endpoint)}" if endpoint else "OTLP on this host")
+        places.append(f"OTLP {without_credentials(endpoint)}" if endpoint else "OTLP on this host")
     if FILE in info.exporters:
         places.append(f"{_short(info.store)}; report: grademl")
     return f"recording run {info.run_id} to {' and '.join(places) or 'the tracer provider in place'}"
@@ -115,8 +115,3 @@ def _short(path: str) -> str:
     except (OSError, ValueError):
         return path
     return path if relative.startswith("..") else f"./{relative}"
-
-
-def _without_credentials(endpoint: str) -> str:
-    scheme, separator, rest = endpoint.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -469,12 +469,13 @@ class StepMachine:
             return
         totals = self._totals
         kind = self._kind(pass_, row)
-        number = totals.steps
         if not pass_.opened and pass_.serial:
             self._open(pass_, EVALUATE if kind == EVALUATION else EPOCH)
+        number = totals.steps
         if kind == TRAIN:
+            # Right after the number is read: no two threads that train side by side get the same.
+            totals.steps = number + 1
             pass_.steps += 1
-            totals.steps += 1
         elif kind == EVALUATION:
             pass_.eval_steps += 1
             totals.eval_steps += 1

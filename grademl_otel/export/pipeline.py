@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from grademl_otel.config import Settings
+from grademl_otel.config import Settings, without_credentials
 from grademl_otel.digest import spool_digest
 from grademl_otel.export.otlp import Request
 from grademl_otel.export.senders import Sender, Verdict, open_sender, refuses_signal
@@ -63,7 +63,8 @@ class _Destination:
 
     def complaint(self, fate: str, reason: str) -> str:
         """Return one line that says what becomes of the requests."""
-        return f"collector at {self.settings.endpoint}: {self.settings.signal} are {fate}: {reason}"
+        endpoint = without_credentials(self.settings.endpoint)
+        return f"collector at {endpoint}: {self.settings.signal} are {fate}: {reason}"
 
     def note(self, verdict: Verdict) -> None:
         """Learn from a verdict."""

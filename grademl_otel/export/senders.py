@@ -84,7 +84,7 @@ class GrpcSender:
         except self._grpc.RpcError as error:
             return self._verdict(error)
         except ValueError as error:  # the channel was closed meanwhile, or a header is impossible
-            return Verdict("refused", str(error))
+            return Verdict("refused", f"the request cannot be sent: {type(error).__name__}")
         return OK
 
     def close(self) -> None:
@@ -142,9 +142,11 @@ class HttpSender:
                 timeout=self._timeout,
                 allow_redirects=False,  # headers may be credentials
             )
+        except ValueError as error:  # its text may be the header that cannot be sent, a credential
+            return Verdict("refused", f"the request cannot be sent: {type(error).__name__}")
         except self._errors as error:
             return Verdict("retry", _brief(error))
-        except (OSError, ValueError) as error:  # a certificate that is not there, an impossible header
+        except OSError as error:  # a certificate that is not there
             return Verdict("refused", f"{type(error).__name__}: {error}")
         code = response.status_code
         if 200 <= code < 300:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
+from grademl_otel.config import without_credentials
+
 GRPC: Final = "grpc"
 HTTP: Final = "http/protobuf"
 
@@ -101,9 +103,11 @@ def _grpc_target(signal: str, read: _Reader) -> tuple[str, bool]:
     insecure = (read("INSECURE") or "").lower()
     if not separator:
         return endpoint, insecure == "true"
-    target = urlsplit(endpoint).netloc
+    target = urlsplit(endpoint).netloc.rpartition("@")[2]  # gRPC has no use for a user and a password
     if not target:
-        raise OtlpSettingsError(f"{read.base}ENDPOINT={endpoint!r}: expected http://host:port")
+        raise OtlpSettingsError(
+            f"{read.base}ENDPOINT={without_credentials(endpoint)!r}: expected http://host:port"
+        )
     if scheme.lower() == "https":
         return target, False
     return target, insecure == "true" if insecure else scheme.lower() == "http"
@@ -115,7 +119,9 @@ def _http_url(signal: str, read: _Reader) -> tuple[str, bool]:
     url = own or (read.of_base("ENDPOINT") or _DEFAULT_ENDPOINT[HTTP]).rstrip("/") + f"/v1/{signal}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise OtlpSettingsError(f"{read.base}ENDPOINT={url!r}: expected http://host:port")
+        raise OtlpSettingsError(
+            f"{read.base}ENDPOINT={without_credentials(url)!r}: expected http://host:port"
+        )
     return url, parts.scheme == "http"
 
 

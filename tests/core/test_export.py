@@ -57,6 +57,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:1", "OTEL_EXPORTER_OTLP_INSECURE": "true"},
             GRPC, "c:1", False,
         ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://user:word@c:1"}, GRPC, "c:1", False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:1"}, GRPC, "c:1", False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:1", "OTEL_EXPORTER_OTLP_INSECURE": "True"}, GRPC, "c:1", True),
         (
@@ -124,6 +125,12 @@ def test_nonsense_timeout_is_the_default(timeout: str) -> None:
 )
 def test_impossible_settings_are_one_line(environ: dict[str, str]) -> None:
     with pytest.raises(OtlpSettingsError, match=r"OTEL_EXPORTER_OTLP_\w+='.*': expected"):
+        OtlpSettings.from_env(TRACES, environ)
+
+
+def test_impossible_settings_are_told_without_credentials() -> None:
+    environ = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://me:pw@c"}
+    with pytest.raises(OtlpSettingsError, match="ftp://c/v1/traces"):
         OtlpSettings.from_env(TRACES, environ)
 
 
@@ -427,6 +434,41 @@ def test_refused_requests_are_dropped_counted_and_said(status: int, tmp_path: Pa
     assert spooled(tmp_path) == []
     assert pipeline.problem is not None
     assert f"traces are refused: HTTP {status}" in pipeline.problem
+
+
+@pytest.mark.parametrize("value", ["s3cr3t%0Aword", "s3cr3t%E2%82%ACword"])
+@pytest.mark.parametrize(
+    ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
+)
+def test_header_that_cannot_be_sent_is_refused_and_not_shown(
+    receive: Callable[..., object], environ: Callable[..., dict[str, str]], value: str, tmp_path: Path
+) -> None:
+    with receive() as receiver:  # type: ignore[attr-defined]
+        headers = {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={value}"}
+        pipeline = started(tmp_path, environ(receiver.port) | headers)
+        ticket = pipeline.submit(span_request(), 2)
+        until(lambda: pipeline.delivered >= ticket)
+        pipeline.close(5)
+
+    assert pipeline.problem is not None
+    assert "traces are refused" in pipeline.problem
+    assert "s3cr3t" not in pipeline.problem
+    assert "\u20ac" not in pipeline.problem
+
+
+def test_problem_shows_no_credentials_of_the_endpoint(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=401)
+        endpoint = f"http://user:s3cr3t@127.0.0.1:{receiver.port}/v1/traces?token=s3cr3t"
+        environ = http_environ(receiver.port) | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint}
+        pipeline = started(tmp_path, environ)
+        ticket = pipeline.submit(span_request(), 2)
+        until(lambda: pipeline.delivered >= ticket)
+        pipeline.close(5)
+
+    assert pipeline.problem is not None
+    assert f"http://127.0.0.1:{receiver.port}/v1/traces" in pipeline.problem
+    assert "s3cr3t" not in pipeline.problem
 
 
 def metrics_then_spans(pipeline: Pipeline, receiver: Receiver) -> None:

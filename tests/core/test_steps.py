@@ -544,6 +544,29 @@ def test_step_numbers_are_shared_by_the_threads_of_a_process() -> None:
     assert len(set(serials)) == 6
 
 
+def test_a_thread_that_steps_while_another_opens_its_pass_takes_no_number_twice() -> None:
+    totals = Totals()
+    other = Script(totals)
+    other.machine.optimizer_made(SGD)
+
+    class Interrupted(Recorded):
+        def pass_opened(
+            self, pass_: int, lane: int, parent: int, kind: int, number: int, at: int, facts: LoaderFacts
+        ) -> None:
+            other.train()
+            other.run()
+            super().pass_opened(pass_, lane, parent, kind, number, at, facts)
+
+    sink = Interrupted()
+    machine = StepMachine(sink, totals, count(1), 0)
+    pass_ = machine.iterator_made(LoaderFacts(0), 1)
+    machine.begin_wait(pass_, 2)
+    machine.end_wait(pass_, 2, 3, 0)
+    machine.stepped(SGD, 3, 4)  # a step without a backward: the pass is opened as the row closes
+    machine.finish()
+    assert sorted(row.step for row in (*sink.rows, *other.sink.rows)) == [0, 1]
+
+
 EVENTS = ["iterate", "next", "stop", "let_go", "forward", "forward_no_grad", "backward", "step", "other_step"]
 
 
