@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from grademl_otel.analyzers.api import critical_path, dependency_graph, report, runs
     from grademl_otel.analyzers.errors import GrademlError
+    from grademl_otel.analyzers.reporting.document import to_dict
+    from grademl_otel.analyzers.reporting.text import render
     from grademl_otel.analyzers.selection import StepRange
 
 _HOMES = {
@@ -18,9 +20,20 @@ _HOMES = {
     "runs": "api",
     "GrademlError": "errors",
     "StepRange": "selection",
+    "render": "reporting.text",
+    "to_dict": "reporting.document",
 }
 
-__all__ = ["GrademlError", "StepRange", "critical_path", "dependency_graph", "report", "runs"]
+__all__ = [
+    "GrademlError",
+    "StepRange",
+    "critical_path",
+    "dependency_graph",
+    "render",
+    "report",
+    "runs",
+    "to_dict",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,3 +41,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -97,7 +97,10 @@ def dependency_graph(query: Query) -> nx.DiGraph:
     """Return the dependency graph of the run, or the critical path of the one trace, as networkx."""
     about = read_subject(query)
     if about.run is not None:
-        return to_networkx(about.run)
+        try:
+            return to_networkx(about.run)
+        except ValueError as too_large:
+            raise UsageError(f"{about.telemetry.uri}: {too_large}") from None
     paths = about.paths()
     if len(paths) > 1:
         raise UsageError(f"{about.telemetry.uri}: {len(paths):,} traces match; select one with --trace")

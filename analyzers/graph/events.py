@@ -217,28 +217,26 @@ def _piece_before(found: Activities, wait: int) -> int | None:
 # --- networkx ---------------------------------------------------------------------------------------------
 
 
-def to_networkx(run: Run, steps: tuple[int, int] | None = None) -> nx.DiGraph:
+def to_networkx(run: Run) -> nx.DiGraph:
     """Return the activities of ``run`` as nodes and what they waited for as edges.
 
     Nodes are integers with the attributes ``rank``, ``lane``, ``phase``, ``kind``, ``start``, ``end`` (Unix
     ns) and, where they are known, ``step``, ``item`` and ``span`` (index into the columns). Edges have
-    ``kind``, ``evidence`` and ``joins`` (``end-start`` or ``end-end``: which events). ``steps`` keeps what
-    overlaps the training steps from the first up to, not with, the second. Raises ValueError above
+    ``kind``, ``evidence`` and ``joins`` (``end-start`` or ``end-end``: which events). Raises ValueError above
     `MOST_NODES` nodes.
     """
     graph = event_graph(run)
     found = activities(run)
-    kept = np.ones(len(graph), bool) if steps is None else _overlapping(run, graph, *steps)
-    if int(kept.sum()) > MOST_NODES:
+    if len(graph) > MOST_NODES:
         raise ValueError(
-            f"{int(kept.sum()):,} activities are too many for one networkx graph (at most {MOST_NODES:,}); "
-            f"choose steps=(first, last)"
+            f"{len(graph):,} activities are too many for one networkx graph (at most {MOST_NODES:,});"
+            " select some of the steps"
         )
     drawn = nx.DiGraph(run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
-    for node in np.flatnonzero(kept).tolist():
+    for node in range(len(graph)):
         drawn.add_node(node, **_node(run, found, graph, node))
     edges = graph.edges
-    for i in np.flatnonzero(kept[edges.source] & kept[edges.target]).tolist():
+    for i in range(len(edges)):
         drawn.add_edge(
             int(edges.source[i]),
             int(edges.target[i]),
@@ -247,19 +245,6 @@ def to_networkx(run: Run, steps: tuple[int, int] | None = None) -> nx.DiGraph:
             joins="end-end" if edges.target_is_end[i] else "end-start",
         )
     return drawn
-
-
-def _overlapping(run: Run, graph: EventGraph, first: int, last: int) -> BoolArray:
-    """Return which activities overlap, on their rank, the training steps in ``[first, last)``."""
-    table = run.steps
-    training = (table.flags & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)) == 0
-    kept = np.zeros(len(graph), bool)
-    for rank in run.ranks:
-        rows = training & (table.rank == rank) & (table.step >= first) & (table.step < last)
-        if rows.any():
-            low, high = table.start[rows].min(), table.end[rows].max()
-            kept |= (graph.rank == rank) & (graph.end > low) & (graph.start < high)
-    return kept
 
 
 def _node(run: Run, found: Activities, graph: EventGraph, node: int) -> dict[str, Any]:

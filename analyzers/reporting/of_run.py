@@ -152,7 +152,7 @@ def _run(run: Run) -> RunInfo:
             )
             for loader in run.loaders.values()
         ],
-        ended=[_ended(ended, run.start) for ended in run.completeness.ended],
+        ended=[_ended(ended, run.start) for ended in run.completeness.ended if ended.rank in run.ranks],
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from grademl_otel import analyzers
 from grademl_otel.analyzers import errors
 from grademl_otel.analyzers.cli import commands, missing_package
 from grademl_otel.analyzers.cli.app import run
@@ -244,6 +245,15 @@ def test_markdown_is_for_people(case_file: Path, store: Path, capsys: pytest.Cap
     assert text.startswith("# train.py\n")
     assert "**The trainer waits for data " in text
     assert re.search(r"^\| 0 \| data.wait \| \d\.\d s \| \d\d % \|$", text, re.MULTILINE)
+
+
+def test_python_says_what_the_command_says(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = analyzers.report(store)
+    assert run(["report", str(store)]) == 0
+    assert capsys.readouterr().out == analyzers.render(document)
+    plain = json.loads(json.dumps(analyzers.to_dict(document)))
+    assert answer(capsys, "report", store, "--json") == plain
+    assert set(analyzers.__all__) <= {name for name in dir(analyzers) if getattr(analyzers, name)}
 
 
 def test_jsonl_is_one_line(case_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from grademl_otel.analyzers.graph import events, path_graph, run_path, to_networkx
 from grademl_otel.analyzers.graph.events import EDGE_KINDS, event_graph
 from grademl_otel.analyzers.model.facts import Loader, Run
+from grademl_otel.analyzers.selection import StepRange, select_steps
 
 from ..support.build import R, run_from, run_of
 from ..support.synthetic import MS, Training
@@ -114,7 +115,7 @@ def test_of_several_waits_in_one_sum_none_is_taken_for_that_of_a_known_item() ->
 
 
 def test_steps_choose_a_part(run: Run) -> None:
-    drawn = to_networkx(run, steps=(10, 12))
+    drawn = to_networkx(select_steps(run, StepRange(10, 12)))
     steps = {step for _, step in drawn.nodes(data="step") if step is not None}
     main = {d["step"] for _, d in drawn.nodes(data=True) if d["lane"] == "main"}
     assert main == {10, 11}
@@ -126,7 +127,7 @@ def test_a_graph_too_large_for_networkx_is_refused_with_what_to_do(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MOST_NODES", 10)
-    with pytest.raises(ValueError, match=r"activities are too many .* choose steps="):
+    with pytest.raises(ValueError, match=r"activities are too many .* select some of the steps"):
         to_networkx(run)
 
 
