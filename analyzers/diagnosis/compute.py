@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.facts import StepFacts, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
@@ -46,7 +47,10 @@ def judge(run: Run) -> Judgement:
         fix=_fixes(slowest, phase),
         gain=None,
     )
-    return Judgement([finding], [], Verdict(RULE, INFO, _sentences(slowest, phase, share)))
+    lines = _sentences(slowest, phase, share)
+    if len(run.ranks) > 1 and phase == sc.BACKWARD:
+        lines.append("Where ranks train together that includes waiting for the slowest of them.")
+    return Judgement([finding], [], Verdict(RULE, INFO, lines))
 
 
 def _fixes(steps: StepFacts, phase: str) -> list[str]:

@@ -201,6 +201,15 @@ def test_computing_sets_the_pace(tmp_path: Path) -> None:
     assert found.verdict.lines[0] == "The computation sets the pace: backward takes 59 % of each step."
 
 
+def test_a_backward_that_may_be_waiting_for_another_rank_is_said_to(tmp_path: Path) -> None:
+    """All ranks leave backward together: that of the fast ones is mostly waiting for the slow one."""
+    run = build(tmp_path, Training(ranks=3, epochs=1, steps_per_epoch=60, compute_scale={2: 1.6}))
+    found = diagnose(run)
+    assert found.verdict is not None
+    assert found.verdict.id == compute.RULE
+    assert "includes waiting for the slowest" in found.verdict.lines[-1]
+
+
 def test_python_between_the_phases_sets_the_pace(tmp_path: Path) -> None:
     found = compute.judge(build(tmp_path, Training(epochs=1, steps_per_epoch=60, tail_ns=30 * MS)))
     assert found.verdict is not None
