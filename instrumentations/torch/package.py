@@ -7,4 +7,4 @@ instruments: Final = ("torch >= 2.3",)
 """The versions that are let in: newer ones are tried, and a hook that does not fit switches itself off."""
 
 tried: Final = ("2.3", "2.6", "2.15")
-"""The tests ran on the last; on the others examples/train_cnn.py was recorded, complete and with equal losses."""
+"""The tests ran on the last of them; with the others, examples/train_cnn.py was recorded, complete."""
