@@ -11,7 +11,6 @@ from typing import ClassVar, Final
 from urllib.parse import urlsplit, urlunsplit
 
 EXIT_OK: Final = 0
-EXIT_CHECK_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
 EXIT_INCOMPLETE: Final = 4

@@ -108,8 +108,8 @@ def _unobserved(run: Run) -> list[Abstained]:
             Abstained(
                 "ranks.straggler",
                 "no collectives are recorded, so who waited for whom is not known",
-                "compare the steps of `grademl --ranks 0`, `--ranks 1`, ...: the rank with the shortest backward"
-                " waits least, so the others wait for it",
+                "compare the steps of `grademl --ranks 0`, `--ranks 1`, ...: the rank with the shortest"
+                " backward waits least, so the others wait for it",
             )
         )
     return abstained

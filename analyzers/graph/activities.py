@@ -103,12 +103,7 @@ class Activities:
 
     def item_before(self, item: int) -> int | None:
         """Return what the same worker made before ``item`` in the same pass; see `knows_before`."""
-        items, before = self.items, item - 1
-        same = before >= 0 and all(
-            column[before] == column[item]
-            for column in (items.rank, items.loader, items.worker, items.pass_serial)
-        )
-        return before if same and self.knows_before(item) else None
+        return item - 1 if self._follows(item) and self.knows_before(item) else None
 
     def knows_before(self, item: int) -> bool:
         """Return whether all that the worker of ``item`` can have made just before it is known.
@@ -116,15 +111,19 @@ class Activities:
         It is when every batch between its last known item and ``item`` is known, whichever worker made it.
         Steps that consume several batches and have no detail, or are lost, leave unknown ones.
         """
+        batch, before = self.items.batch, item - 1
+        if self._follows(item):
+            apart = abs(int(batch[item]) - int(batch[before]))
+            return abs(int(self._places[item]) - int(self._places[before])) == apart
+        return int(self._places[item]) == int(batch[item])
+
+    def _follows(self, item: int) -> bool:
+        """Whether the item listed before ``item`` is of the same worker and the same pass."""
         items, before = self.items, item - 1
-        same = before >= 0 and all(
+        return before >= 0 and all(
             column[before] == column[item]
             for column in (items.rank, items.loader, items.worker, items.pass_serial)
         )
-        if same:
-            apart = abs(int(items.batch[item]) - int(items.batch[before]))
-            return abs(int(self._places[item]) - int(self._places[before])) == apart
-        return int(self._places[item]) == int(items.batch[item])
 
     @cached_property
     def _places(self) -> IntArray:

@@ -10,7 +10,6 @@ import msgspec
 from grademl_otel import semconv
 
 OBSERVED = "observed"
-ATTRIBUTE = "attribute"
 INFERRED = "inferred"
 
 WORK = "work"
