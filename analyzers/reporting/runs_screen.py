@@ -12,6 +12,9 @@ from grademl_otel.analyzers.units import duration
 SHORT_ID = 12
 """Digits of a run's id that are shown; `--run` takes as many as tell it from the others."""
 
+_NO_NAME = "unknown_service"
+"""What OpenTelemetry calls a program whose user gave it no name."""
+
 COLUMNS = {
     "run": "fixed",
     "attempt": "right",
@@ -54,7 +57,7 @@ def cells(run: RunEntry) -> tuple[str, ...]:
         run.run,
         str(run.attempt),
         run.script,
-        run.service,
+        "" if run.service.startswith(_NO_NAME) else run.service,
         started(run),
         duration(run.wall_ns),
         f"{run.ranks:,}",

@@ -277,3 +277,14 @@ def test_units() -> None:
         "0 %", "<0.1 %", "0.3 %", "9.9 %", "10 %", "54 %", "100 %",
     ]  # fmt: skip
     assert [count(n, "step") for n in (0, 1, 1_200)] == ["0 steps", "1 step", "1,200 steps"]
+
+
+def test_a_service_without_a_name_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, service in enumerate(("unknown_service:python", "trainer")):
+        training = Training(epochs=1, steps_per_epoch=3, service=service, run_id=f"{number:032x}")
+        simulate(training).write_store(Path("runs"))
+    heading, *rows = render(analyzers.runs("runs"), width=110).splitlines()
+    assert "service" in heading
+    assert len(rows) == 2
+    assert [("trainer" in row, "unknown" in row) for row in sorted(rows)] == [(False, False), (True, False)]
