@@ -53,7 +53,8 @@ class Session:
         """The tracer provider that the configurator left, with its processors as they were."""
         self._processors: tuple[Any, ...] = ()
         self._open_ring = open_ring or _open_ring
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a signal handler may train, too
+        self._is_starting = False
         self._tried = False
         self._early: deque[tuple[int, int, int, int]] = deque(maxlen=_MAX_EARLY)
         self._transport: Any = None
@@ -102,10 +103,13 @@ class Session:
             place = identity.place_from_environment(os.environ)
             if not firm and place.distributed and not _group_exists():
                 return None
-            with self._starting:
-                if self.recorder is None and not self._tried:
-                    self._tried = True
-                    self.recorder = self._start(place)
+            with self._starting:  # a thread that trains meanwhile waits; its first steps would be lost
+                if not self._tried and not self._is_starting:
+                    self._is_starting = True
+                    try:
+                        self.recorder = self._start(place)
+                    finally:
+                        self._tried, self._is_starting = True, False
         except Exception as error:
             self._tried = True
             warn(f"nothing is recorded: {type(error).__name__}: {error}")
@@ -228,7 +232,8 @@ class Session:
         """In a forked child: ring, relay and run are the parent's; ours starts at our own first training."""
         recorder, self.recorder = self.recorder, None
         self.loaded_at = time.perf_counter_ns()
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
+        self._is_starting = False
         self._tried = False
         self._early.clear()
         self.child = True

@@ -85,6 +85,13 @@ class _Local(threading.local):
     machine: StepMachine | None = None
 
 
+def _started_by_python() -> bool:
+    """Whether Python made this thread: those of autograd it does not know, at most under a stand-in."""
+    here = threading.get_ident()
+    thread = next((each for each in threading.enumerate() if each.ident == here), None)
+    return thread is not None and not isinstance(thread, threading._DummyThread)
+
+
 class Recorder:
     """Writes the marks of this process; see the module's text.
 
@@ -133,8 +140,9 @@ class Recorder:
         machine = self._local.machine
         if machine is not None:
             return machine
-        if self.backward_owner is not None:
-            return self.backward_owner
+        owner = self.backward_owner
+        if owner is not None and not _started_by_python():
+            return owner
         with self._new_machine:
             machine = self._machine_for(threading.current_thread())
         self._local.machine = machine

@@ -28,6 +28,8 @@ from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
 
 STAMP: Final = "_grademl_stamp"
+_FACTS: Final = "_grademl_facts"
+"""On an iterator that was made before the run: in a forked child only a backward starts one."""
 _FETCH: Final = marks.phase_kind(semconv.DATA_FETCH)
 _COLLATE: Final = marks.phase_kind(semconv.DATA_COLLATE)
 _DEPTH: Final = 3
@@ -38,7 +40,7 @@ def install(patches: Patches) -> None:
     """Wrap `DataLoader.__iter__` and the iterators' ``__next__``; clock the fetchers."""
     numbers = _Numbers()
     patches.replace(DataLoader, "__iter__", _wrap_iter(DataLoader.__iter__, numbers))
-    patches.replace(_BaseDataLoaderIter, "__next__", _wrap_next(_BaseDataLoaderIter.__next__, numbers))
+    patches.replace(_BaseDataLoaderIter, "__next__", _wrap_next(_BaseDataLoaderIter.__next__))
     FetchClock.install(patches)
 
 
@@ -98,6 +100,8 @@ def _wrap_iter(original: Callable[..., Any], numbers: _Numbers) -> Callable[...,
                 recorder = session.recorder or session.begin(training=False)
                 if recorder is not None:
                     _stamp(iterator, recorder, _facts(self, numbers), t0)
+                elif session.child and not session.in_worker:
+                    setattr(iterator, _FACTS, _facts(self, numbers))
             except Exception as error:
                 guard.failed(error)
         return iterator
@@ -118,7 +122,7 @@ def _stamp(iterator: Any, recorder: Recorder, facts: LoaderFacts, t0: int) -> St
 
 
 def _facts(loader: Any, numbers: _Numbers) -> LoaderFacts:
-    """What ``loader`` says of itself; an iterator has the same under private names."""
+    """What ``loader`` says of itself."""
     workers = int(getattr(loader, "num_workers", 0) or 0)
     sampler = getattr(loader, "batch_sampler", None)
     batch_size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
@@ -133,13 +137,13 @@ def _facts(loader: Any, numbers: _Numbers) -> LoaderFacts:
     )
 
 
-def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[..., Any]:
+def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: waits for a DataLoader")
 
     @wraps(original)
     def __next__(self: Any) -> Any:
         t0 = perf_counter_ns()
-        stamp = _begin(self, guard)
+        stamp = _begin(self, guard, t0)
         if stamp is None:
             return original(self)
         recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
@@ -170,14 +174,17 @@ def _wrap_next(original: Callable[..., Any], numbers: _Numbers) -> Callable[...,
     return __next__
 
 
-def _begin(iterator: Any, guard: Guard) -> Stamp | None:
+def _begin(iterator: Any, guard: Guard, t0: int) -> Stamp | None:
     """The iterator's stamp, when this ``next()`` is to be recorded."""
     recorder = session.recorder
     if recorder is None or not guard.on:
         return None
     try:
         stamp: Stamp | None = iterator.__dict__.get(STAMP)
-        if stamp is None or stamp.recorder is not recorder:
+        if stamp is None:
+            facts = iterator.__dict__.pop(_FACTS, None)
+            return None if facts is None else _stamp(iterator, recorder, facts, t0)
+        if stamp.recorder is not recorder:
             return None
         machine = recorder.here()
         if machine.waiting:
@@ -224,11 +231,11 @@ def _samples(batch: Any, depth: int) -> int:
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.dim() else 0
     if depth:
+        if isinstance(batch, (list, tuple)):
+            return _samples(batch[0], depth - 1) if batch else 0
         if isinstance(batch, Mapping):
             for value in batch.values():
                 return _samples(value, depth - 1)
-        elif isinstance(batch, (list, tuple)) and batch:
-            return _samples(batch[0], depth - 1)
     return 0
 
 

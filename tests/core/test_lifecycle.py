@@ -254,7 +254,16 @@ def test_a_users_own_provider_is_told_from_the_configurators(
     assert opened.info.resource["k"] == [1, 2]
 
 
-def test_threads_that_begin_together_make_one_run(session: Session, opened: Opened) -> None:
+def test_threads_that_begin_together_make_one_run_and_all_are_in_it(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = session._start
+
+    def slow_start(place: Any) -> Any:
+        time.sleep(0.1)
+        return start(place)
+
+    monkeypatch.setattr(session, "_start", slow_start)
     barrier = threading.Barrier(8)
     got = []
 
@@ -269,7 +278,22 @@ def test_threads_that_begin_together_make_one_run(session: Session, opened: Open
         thread.join()
     assert len(opened.calls) == 1
     assert session.recorder is not None
-    assert set(got) <= {session.recorder, None}
+    assert got == [session.recorder] * 8
+
+
+def test_an_event_inside_the_start_does_not_start_another(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, inside = session._start, []
+
+    def interrupted_start(place: Any) -> Any:  # as by a signal handler that trains
+        inside.append(session.begin(training=True))
+        return start(place)
+
+    monkeypatch.setattr(session, "_start", interrupted_start)
+    assert session.begin(training=True) is not None
+    assert inside == [None]
+    assert len(opened.calls) == 1
 
 
 def _in_child(check: Callable[[], bool]) -> int:

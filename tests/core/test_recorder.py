@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from itertools import count
@@ -144,11 +145,31 @@ def test_a_thread_that_is_gone_leaves_its_lane_to_the_next(recording: Recorder, 
 def test_a_thread_of_autograd_works_for_the_thread_that_waits_in_backward(recording: Recorder) -> None:
     machine = recording.here()
     recording.backward_owner = machine
-    seen = []
+    seen: list[object] = []
+    done = threading.Event()
+
+    def work() -> None:
+        seen.append(recording.here())
+        threading.current_thread()  # makes a stand-in for a thread that is not Python's
+        seen.append(recording.here())
+        done.set()
+
+    _thread.start_new_thread(work, ())
+    assert done.wait(60)
+    assert seen == [machine, machine]
+
+
+def test_a_thread_that_begins_to_train_during_a_backward_of_another_works_for_itself(
+    recording: Recorder,
+) -> None:
+    machine = recording.here()
+    recording.backward_owner = machine
+    seen: list[object] = []
     other = threading.Thread(target=lambda: seen.append(recording.here()))
     other.start()
     other.join()
-    assert seen == [machine]
+    assert seen != [machine]
+    assert len(seen) == 1
 
 
 def test_a_fork_that_python_does_not_know_writes_nothing(

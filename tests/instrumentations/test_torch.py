@@ -271,6 +271,18 @@ def test_two_threads_train_in_lanes_of_their_own(recording: Recording) -> None:
     assert [row.x for row in written.rows] == list(range(12))
 
 
+def test_a_forked_childs_first_pass_is_seen_from_its_first_backward_on(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "child", True)
+    net = Net()
+    train(net, DataLoader(DATA, batch_size=2), sgd(net))
+    written = recording.finish()
+    assert len(written.phases(semconv.DATA_WAIT)) == 5
+    assert written.row_kinds() == {0: 6}
+    assert written.passes() == [semconv.EPOCH]
+
+
 def test_replicas_in_threads_of_their_own_are_part_of_the_forward(recording: Recording) -> None:
     class Parallel(nn.Module):
         def __init__(self) -> None:
