@@ -20,6 +20,7 @@ from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Pump
 from grademl_otel.relay.launch import elect, retire, wake_path
 from grademl_otel.ring import layout
+from grademl_otel.ring.place import remove_forgotten
 from grademl_otel.ring.reader import RingCorrupt, RingReader
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ LINGER_NS: Final = 10_000_000_000
 _SETTLE_S: Final = 0.02
 _DRAIN_LIMIT_NS: Final = 10_000_000_000
 _UNUSABLE_FOR_NS: Final = 60_000_000_000
+_FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 
 
 class Relay:
@@ -63,6 +65,8 @@ class Relay:
                 if not busy:
                     _wait(waker, self._pause())
             self._drain()
+            for path in remove_forgotten(self._folder, _FORGOTTEN_AFTER_S):
+                _log.warning("%s: removed, no relay could deliver it for a day", path)
         finally:
             if waker is not None:
                 waker.close()

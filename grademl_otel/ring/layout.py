@@ -25,6 +25,8 @@ MAGIC: Final = b"GRADEML\x00"
 VERSION: Final = 1
 HEADER_BYTES: Final = 8192
 SUFFIX: Final = ".ring"
+NASCENT_SUFFIX: Final = ".new"
+"""Of a ring whose header is not written yet."""
 LOCK_SUFFIX: Final = ".lock"
 
 IDENTITY: Final = Struct("<8sIIQQQQ16sqq")

@@ -16,9 +16,12 @@ import mmap
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from grademl_otel.ring.layout import LOCK_SUFFIX, NASCENT_SUFFIX, SUFFIX
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _FREE_FACTOR: Final = 16
@@ -86,6 +89,43 @@ def create_locked(path: Path) -> int:
         path.unlink(missing_ok=True)
         raise
     return descriptor
+
+
+def is_unlocked(path: Path) -> bool:
+    """Return True when nobody holds the lock of `create_locked`, or its file is gone.
+
+    Never to be asked by the process that holds it: closing the file here would free the lock.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def remove_forgotten(folder: Path, older_than_s: float) -> list[Path]:
+    """Remove and return the rings in ``folder`` whose process is gone and that nobody took in all the time.
+
+    They are of destinations that nothing is sent to any more, or damaged.
+    """
+    removed = []
+    for path in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{NASCENT_SUFFIX}")):
+        lock = path.with_suffix(LOCK_SUFFIX)
+        try:
+            # The age first: a process' own lock must not be opened.
+            if time.time() - path.lstat().st_mtime > older_than_s and is_unlocked(lock):
+                path.unlink(missing_ok=True)
+                lock.unlink(missing_ok=True)
+                removed.append(path)
+        except OSError:
+            continue  # another relay was quicker
+    return removed
 
 
 def _create(path: Path) -> int:

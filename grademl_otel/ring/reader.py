@@ -7,7 +7,6 @@ with it the telemetry of every other process that it serves.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import time
@@ -19,6 +18,7 @@ from zlib import crc32
 
 from grademl_otel import marks
 from grademl_otel.ring import layout
+from grademl_otel.ring.place import is_unlocked
 
 Mark = tuple[int, int, int, int, int, int, int, int]
 """kind, lane, t0, t1, row, x, y, z."""
@@ -353,19 +353,7 @@ class RingReader:
         """Return True when nobody holds the owner's lock, or its file is gone."""
         if self.path is None or self.pid == os.getpid():
             return False  # opening the lock file in the process that holds it would free it
-        try:
-            descriptor = os.open(
-                self.path.with_suffix(layout.LOCK_SUFFIX), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
-        except OSError:
-            return True
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
+        return is_unlocked(self.path.with_suffix(layout.LOCK_SUFFIX))
 
     def _get(self, offset: int) -> int:
         value: int = layout.I64.unpack(self._store.read(offset, layout.I64.size))[0]

@@ -94,7 +94,7 @@ class RingWriter:
         try:
             # A ring gets its name only when its header is written: a relay must not see half a header.
             path = folder / (stem + layout.SUFFIX)
-            nascent = folder / (stem + ".new")
+            nascent = folder / (stem + layout.NASCENT_SUFFIX)
             memory = create_allocated(nascent, geometry.size)
             writer = cls(memory, geometry, digest, path, lock)
             os.rename(nascent, path)

@@ -24,6 +24,8 @@ from grademl_otel.steps import StepMachine
 _NESTED_NS = 350
 """What the wrapper adds to the call of a module inside a module: timing each would cost more than that."""
 
+_MAX_ROOTS = 64
+
 
 class _Inside(threading.local):
     root = False
@@ -52,6 +54,19 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             _end(call, self, guard)
 
     return __call__
+
+
+_nested: dict[int, int] = {}
+"""Modules inside a root, by its id: counting those of a large model takes longer than recording a step."""
+
+
+def _count_nested(module: torch.nn.Module) -> int:
+    number = _nested.get(id(module))
+    if number is None:
+        if len(_nested) >= _MAX_ROOTS:
+            _nested.clear()
+        number = _nested[id(module)] = sum(1 for _ in module.modules()) - 1
+    return number
 
 
 _Call = tuple[Recorder, StepMachine, int, bool]
@@ -94,8 +109,8 @@ def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
             recorder.forward_owner = None
             machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
         if recorder.measuring:
-            nested = sum(1 for _ in module.modules()) - 1
-            recorder.spent(t1 - nested * _NESTED_NS)
+            nested = _NESTED_NS * _count_nested(module)
+            recorder.spent(t1 - nested)
     except Exception as error:
         guard.failed(error)
         recorder.lost()

@@ -183,12 +183,10 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         recorder = session.recorder
-        if recorder is None or not guard.on:
-            return original(self, optimizer, *args, **kwargs)
-        machine = recorder.here()
-        before = machine.optimizer_steps
+        machine = None if recorder is None or not guard.on else recorder.here()
+        before = 0 if machine is None else machine.optimizer_steps
         result = original(self, optimizer, *args, **kwargs)
-        if machine.optimizer_steps == before:
+        if machine is not None and machine.optimizer_steps == before:
             # Gradients were not finite. The step is done all the same: its batch is used up.
             now = perf_counter_ns()
             _guarded(guard, machine.stepped, id(optimizer), now, now, False)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -491,3 +492,41 @@ def test_other_version_and_other_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(RingCorrupt, match="ends at byte 0"):
         RingReader.open(path)
+
+
+def test_only_old_rings_of_dead_processes_are_forgotten(tmp_path: Path) -> None:
+    def leave(name: str, age_s: float) -> Path:
+        path = tmp_path / f"{name}.ring"
+        for each in (path, path.with_suffix(".lock")):
+            each.touch()
+            os.utime(each, (time.time() - age_s,) * 2)
+        return path
+
+    old, new = leave("old", 2000), leave("new", 500)
+    half = leave("half", 2000).rename(tmp_path / "half.new")
+    relay_lock = tmp_path / "relay-0.lock"
+    relay_lock.touch()
+    os.utime(relay_lock, (0, 0))
+    living = leave("living", 2000)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(living.with_suffix(".lock"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert set(ringplace.remove_forgotten(tmp_path, 1000)) == {old, half}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        new.name, "new.lock", living.name, "living.lock", "relay-0.lock",
+    }  # fmt: skip
+    holder.communicate()
+    assert ringplace.remove_forgotten(tmp_path, 1000) == [living]
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
