@@ -183,7 +183,10 @@ class Recorder:
     def finish(self) -> None:
         """Close all rows and passes of all threads and publish the totals."""
         for _, machine in self._machines:
-            machine.finish()
+            try:
+                machine.finish()
+            except Exception:  # a daemon thread still trains with it
+                self.lost()
         self._writer.set_accumulators(self._acc)
 
     def finished_steps(self) -> int:

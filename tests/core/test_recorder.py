@@ -194,6 +194,28 @@ def test_a_muted_recorder_writes_nothing(recording: Recorder, written: ListWrite
     assert written.running == []
 
 
+def test_a_machine_in_use_does_not_keep_the_others_from_their_end(
+    recording: Recorder, written: ListWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_use() -> None:
+        raise RuntimeError("deque mutated during iteration")
+
+    monkeypatch.setattr(recording.here(), "finish", in_use)
+
+    def train() -> None:
+        machine = recording.here()
+        machine.begin_optimizer(1)
+        machine.stepped(5, 1, 2)
+
+    other = threading.Thread(target=train)
+    other.start()
+    other.join()
+    recording.finish()
+    assert written.row_kinds() == {TRAIN: 1}
+    assert written.totals[marks.ACC_STEPS] == 1
+    assert written.totals[marks.ACC_LOST] == 1
+
+
 def test_a_hook_that_keeps_failing_is_switched_off_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     guard = Guard("torch: forward")
     for _ in range(5):

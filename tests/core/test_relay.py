@@ -171,6 +171,15 @@ def test_garbage_in_the_ring_folder_stops_nobody(place: Workplace) -> None:
     check_whole_run(place, 20, "exit")
 
 
+def test_relay_that_leaves_removes_what_nobody_delivered_for_a_day(place: Workplace) -> None:
+    place.train("relay", "5", "close")
+    forgotten = place.rings / "0123456789abcdef-00.ring"
+    forgotten.touch()
+    os.utime(forgotten, (time.time() - 25 * 3600,) * 2)
+    os.kill(place.attached_relay(), signal.SIGTERM)
+    until(lambda: not forgotten.exists())
+
+
 def test_dead_collector_delays_nobody_and_gets_all_later(place: Workplace) -> None:
     with http_receiver() as receiver:
         port = receiver.port
