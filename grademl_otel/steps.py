@@ -139,7 +139,8 @@ class StepMachine:
 
     def begin_wait(self, pass_: Pass, at: int) -> None:
         """``next()`` was called on the iterator of ``pass_``."""
-        self._drain()
+        if self._released or self._gone:
+            self._drain()
         self.waiting = True
         if pass_.state == JOINED:
             self._rejoin(pass_, at)

@@ -228,14 +228,13 @@ def _fetching(iterator: Any, stamp: Stamp, item: int, t0: int, t1: int) -> None:
 
 def _samples(batch: Any, depth: int) -> int:
     """The length of the first dimension of the first tensor in ``batch``, 0 when there is none."""
+    if isinstance(batch, (list, tuple)):
+        return _samples(batch[0], depth - 1) if batch and depth else 0
     if isinstance(batch, torch.Tensor):
-        return int(batch.shape[0]) if batch.dim() else 0
-    if depth:
-        if isinstance(batch, (list, tuple)):
-            return _samples(batch[0], depth - 1) if batch else 0
-        if isinstance(batch, Mapping):
-            for value in batch.values():
-                return _samples(value, depth - 1)
+        return batch.size(0) if batch.dim() else 0
+    if depth and isinstance(batch, Mapping):
+        for value in batch.values():
+            return _samples(value, depth - 1)
     return 0
 
 

@@ -283,6 +283,19 @@ def test_a_forked_childs_first_pass_is_seen_from_its_first_backward_on(
     assert written.passes() == [semconv.EPOCH]
 
 
+def test_scripted_and_compiled_modules_by_their_names(recording: Recording) -> None:
+    scripted = torch.jit.script(Net())
+    compiled = torch.compile(Net(), backend="eager")
+    optimizer = sgd(compiled)
+    for _ in range(5):  # more often than a hook may fail
+        for network in (scripted, compiled):
+            network(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    written = recording.finish()
+    names = [written.strings[mark.z] for mark in written.phases(semconv.FORWARD)]
+    assert names == [type(scripted).__name__, "Net"] * 5
+
+
 def test_replicas_in_threads_of_their_own_are_part_of_the_forward(recording: Recording) -> None:
     class Parallel(nn.Module):
         def __init__(self) -> None:
