@@ -40,7 +40,15 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        from grademl_otel.analyzers.cli import missing_package  # here, because only a missing extra needs it
+
+        line = missing_package(error)
+        if line is None:
+            raise
+        raise ModuleNotFoundError(line, name=error.name) from None
 
 
 def __dir__() -> list[str]:

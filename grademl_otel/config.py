@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -221,17 +222,19 @@ def _exporters(text: str) -> tuple[str, ...]:
 
 
 def _ring_bytes(text: str) -> int:
-    value = int(text)
-    if not MIN_RING_BYTES <= value <= MAX_RING_BYTES:
-        raise ValueError(f"expected {MIN_RING_BYTES} to {MAX_RING_BYTES} bytes")
-    return value
+    with suppress(ValueError):
+        value = int(text)
+        if MIN_RING_BYTES <= value <= MAX_RING_BYTES:
+            return value
+    raise ValueError(f"expected {MIN_RING_BYTES} to {MAX_RING_BYTES} bytes")
 
 
 def _exit_wait(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= MAX_EXIT_WAIT_S:
-        raise ValueError(f"expected 0 to {MAX_EXIT_WAIT_S:g} s")
-    return value
+    with suppress(ValueError):
+        value = float(text)
+        if 0 <= value <= MAX_EXIT_WAIT_S:
+            return value
+    raise ValueError(f"expected 0 to {MAX_EXIT_WAIT_S:g} s")
 
 
 def _run_id(text: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import time
 from typing import Any
 
 from grademl_otel import semconv
-from grademl_otel.config import FILE, Destination, Settings, without_credentials
+from grademl_otel.config import DEFAULT_STORE, FILE, Destination, Settings, without_credentials
 from grademl_otel.identity import Place, clock_id
 from grademl_otel.marks import RunInfo
 
@@ -69,7 +70,9 @@ def announcement(info: RunInfo) -> str:
         endpoint = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
         places.append(f"OTLP {without_credentials(endpoint)}" if endpoint else "OTLP on this host")
     if FILE in info.exporters:
-        places.append(f"{_short(info.store)}; report: grademl")
+        store = _short(info.store)
+        source = "" if store == f"./{DEFAULT_STORE}" else f" {shlex.quote(store)}"
+        places.append(f"{store}; report: grademl{source}")
     return f"recording run {info.run_id} to {' and '.join(places) or 'the tracer provider in place'}"
 
 

@@ -347,8 +347,8 @@ _ONLY_IN_REPORTS: Final = ("incomplete_because", "warnings")
 
 def to_dict(document: Document) -> dict[str, Any]:
     """Return ``document`` as plain dicts, lists, numbers and strings."""
-    plain: dict[str, Any] = msgspec.to_builtins(_keys(document))
-    return plain
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_keys(document)))
+    return plain  # by way of JSON, because to_builtins leaves tuples, which a JSON Schema takes for no array
 
 
 def to_json(document: Document, *, indent: bool = True) -> str:

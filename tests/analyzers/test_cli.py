@@ -593,6 +593,17 @@ def test_a_missing_package_names_the_extra(package: str, case_file: Path) -> Non
     )
 
 
+@pytest.mark.parametrize("package", ["msgspec", "networkx", "numpy"])
+def test_a_missing_package_names_the_extra_in_python_too(package: str) -> None:
+    blocker, _, _ = _BLOCKER.format(package=package, arguments=[]).partition("from grademl_otel")
+    code = f"{blocker}from grademl_otel import analyzers\nanalyzers.report\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ModuleNotFoundError: the analyzer needs {package}; run: pip install 'grademl-otel[analyzer]'"
+    )
+
+
 def test_a_missing_module_of_ours_is_a_bug() -> None:
     assert missing_package(ModuleNotFoundError("No module named 'x'", name="x")) is None
     assert missing_package(ModuleNotFoundError("No module named 'x'")) is None

@@ -191,6 +191,14 @@ def test_python_verbs_are_the_commands(tmp_path: Path, capsys: pytest.CaptureFix
         assert json.loads(capsys.readouterr().out) == json.loads(to_json(document))
 
 
+def test_a_document_as_a_dict_is_its_json(tmp_path: Path) -> None:
+    simulate(TRAININGS["loader-bound"]).write_store(tmp_path)
+    document = analyzers.report(tmp_path)
+    plain = to_dict(document)
+    assert plain["findings"][0]["gain"]["interval"][0] == 0  # a pair in the document, an array in JSON
+    assert plain == json.loads(to_json(document))
+
+
 def test_python_verbs_refuse_what_does_not_exist(tmp_path: Path) -> None:
     simulate(TRAININGS["few"]).write_store(tmp_path)
     with pytest.raises(analyzers.GrademlError, match="added up by one of phase, rank"):

@@ -67,6 +67,7 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
         ("GRADEML_EXPORTER", "none,file", "exporters"),
         ("GRADEML_RING_BYTES", "many", "ring_bytes"),
         ("GRADEML_RING_BYTES", "12", "ring_bytes"),
+        ("GRADEML_EXIT_WAIT", "soon", "exit_wait_s"),
         ("GRADEML_EXIT_WAIT", "-1", "exit_wait_s"),
         ("GRADEML_EXIT_WAIT", "nan", "exit_wait_s"),
         ("GRADEML_RUN_ID", "my run", "run_id"),
@@ -83,6 +84,7 @@ def test_nonsense_costs_one_line_and_the_default_is_used(
     assert len(lines) == 1
     assert name in lines[0]
     assert value in lines[0]
+    assert "expected" in lines[0]
 
 
 def test_every_variable_that_the_code_reads_is_in_the_table() -> None:

@@ -104,6 +104,20 @@ def test_what_a_run_says_of_itself(
     assert line == f"grademl: recording run {RUN_ID} to ./grademl-runs; report: grademl\n"
 
 
+@pytest.mark.parametrize(("store", "source"), [("other runs", "'./other runs'"), ("/srv/runs", "/srv/runs")])
+def test_the_report_on_another_store_is_named_with_it(
+    store: str,
+    source: str,
+    session: Session,
+    opened: Opened,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GRADEML_STORE", store)
+    session.begin(training=True)
+    assert capsys.readouterr().err.endswith(f"; report: grademl {source}\n")
+
+
 def test_a_rank_of_a_job(
     session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
