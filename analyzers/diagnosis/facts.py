@@ -143,7 +143,7 @@ def _of_several(run: Run, rows: IntArray) -> LoaderFacts | None:
     found = activities(run)
     waits, items = found.waits, found.items
     later = np.flatnonzero(np.isin(waits.row, rows) & (waits.batch > 0)).tolist()
-    pairs = [(wait, item) for wait in later if (item := found.item_of_wait(wait)) is not None]
+    pairs = [(wait, at) for wait in later if (at := found.item_of_wait(wait)) is not None]
     wait, item = np.array(pairs, np.int64).reshape(-1, 2).T
     takes = np.unique(np.stack((waits.row[wait], items.loader[item])), axis=1)
     taken, loaders = np.unique(takes[0]), np.unique(takes[1])

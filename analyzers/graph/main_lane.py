@@ -294,8 +294,8 @@ class _Rows:
         steps, names = self.run.steps, len(NAMES)
         rows = np.flatnonzero(self.span_ix >= 0)
         cell = np.searchsorted(rows, detail.row) * names + detail.name
-        sums = np.bincount(cell, weights=detail.end - detail.start, minlength=len(rows) * names)
-        sums = sums.reshape(len(rows), names)
+        flat = np.bincount(cell, weights=detail.end - detail.start, minlength=len(rows) * names)
+        sums = flat.reshape(len(rows), names)
         differs = np.zeros(len(rows), bool)
         for phase, busy in steps.busy.items():
             if phase not in _INDEX or phase in WORK_SCOPES:
