@@ -26,7 +26,7 @@ demo: $(VENV)/.torch ## train a small CNN with a slow loader, traced, and say wh
 	  opentelemetry-instrument python examples/train_cnn.py
 	@echo
 	@$(VENV)/bin/grademl report
-	@echo '(No Jaeger yet? docker run --rm -d -p 16686:16686 -p 4318:4318 jaegertracing/jaeger;' \
+	@[ -n "$$OTEL_EXPORTER_OTLP_ENDPOINT" ] || echo '(No Jaeger yet? docker run --rm -d -p 16686:16686 -p 4318:4318 jaegertracing/jaeger;' \
 	  'then the line above, then http://localhost:16686)'
 
 test: $(VENV)/.dev $(VENV)/.torch parts ## run the whole test suite, against a real Jaeger and Collector
