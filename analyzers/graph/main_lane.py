@@ -497,7 +497,10 @@ class _Outside:
     def __init__(self, run: Run, rows: _Rows, rank: int, mine: IntArray, work_ends: IntArray) -> None:
         steps = run.steps
         self._low, self._high = bounds_of(run, rank)
-        self._killed = any(ended.rank == rank and ended.how == "killed" for ended in run.completeness.ended)
+        # Of a process that was killed, or still runs, nothing is known after its last row.
+        self._ended = not any(
+            ended.rank == rank and ended.how in ("killed", "unknown") for ended in run.completeness.ended
+        )
         evaluation = (steps.flags[mine] & semconv.FLAG_EVALUATE) > 0
         training = mine[~evaluation]
         self._counted = training if len(training) else mine
@@ -547,7 +550,7 @@ class _Outside:
         at = canvas.bounds[:-1]
         name = np.full(len(at), _INDEX[UNTRACED], np.int64)
         name[self._between(at)] = _INDEX[EPOCH_GAP]
-        if self._finish is not None and not self._killed:
+        if self._finish is not None and self._ended:
             name[at >= self._finish] = _INDEX[TEARDOWN]
         elif self._finish is not None:
             name[at >= self._finish] = _INDEX[UNTRACED]

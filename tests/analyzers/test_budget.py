@@ -8,7 +8,7 @@ import pytest
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph import LaneBudgetRow, lane_budget, steady_rows, step_breakdown
-from grademl_otel.analyzers.model.facts import Run, Scope
+from grademl_otel.analyzers.model.facts import HowEnded, Run, Scope
 
 from ..support.build import R, S, run_from, run_of
 from ..support.synthetic import MS, US, Training, simulate
@@ -151,6 +151,14 @@ def test_what_a_killed_process_was_in_is_untraced() -> None:
     budget = budget_of(run_of(training))
     assert "teardown" not in budget
     assert budget["untraced"].ns > 0
+
+
+def test_a_process_that_still_runs_has_no_teardown() -> None:
+    run = run_from([R(10 * MS, 20 * MS), R(20 * MS, 30 * MS)], 0, 50 * MS)
+    run.completeness.ended.append(HowEnded(0, "unknown", 1, 50 * MS))
+    assert {name: row.ns // MS for name, row in budget_of(run).items()} == {
+        "start-up": 10, "other": 20, "untraced": 20,
+    }  # fmt: skip
 
 
 def test_a_step_in_which_an_optimizer_holds_all_else() -> None:
