@@ -123,19 +123,6 @@ WINDOW_RECORD_REASON: Final = "grademl.window.record_reason"  # str
 
 TABLE_VERSION: Final = "grademl.table.version"
 TABLE_PREFIX: Final = "grademl.table."
-TABLE_COLUMNS: Final[tuple[str, ...]] = (
-    "step",
-    "start_us",
-    "dur_us",
-    "micro",
-    "flags",
-    "item.pass",
-    "item.batch",
-    "item.loader",
-    "item.worker",
-)
-"""Columns of the step table beside the three of each phase; int64 arrays, one value when all are equal."""
-TABLE_PHASE_COLUMNS: Final[tuple[str, ...]] = ("first_us", "busy_us", "count")
 
 FLAG_OUTLIER: Final = 1
 FLAG_INCOMPLETE: Final = 2
