@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration: every environment variable of ours, and what the user's OpenTelemetry settings ask of us.
 
-Configuration never stops a training: a value that makes no sense costs one line on stderr and the default is
-used. Nothing is read at import; callers pass the environment they mean.
+Configuration never stops a training: a value that makes no sense becomes one complaint, which the process
+that trains shows as one line on stderr, and the default is used. Nothing is read at import; callers pass the
+environment they mean.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
+
+from grademl_otel import values
 
 T = TypeVar("T")
 
@@ -59,12 +62,22 @@ VARIABLES: Final[tuple[Variable, ...]] = (
 )
 """The one table of our variables; docs/configuration.md is written from it."""
 
+READ_ELSEWHERE: Final = ("GRADEML_SOURCE", "GRADEML_HEADERS")
+"""What the analyzer reads: no typing errors where a program is recorded."""
+_FAMILIES_ELSEWHERE: Final = ("GRADEML_COLLECTOR_", "GRADEML_JAEGER_", "GRADEML_TEST_", "GRADEML_WRITE_")
+_PREFIX: Final = "GRADEML_"
+_FEW: Final = 3
+_PATHS: Final = ("GRADEML_SPOOL_DIR", "GRADEML_RELAY_LOG")
+"""Those that the relay reads, which works in another folder."""
+
 DEFAULT_STORE: Final = "grademl-runs"
 DEFAULT_RING_BYTES: Final = 2 * 1024 * 1024
 MIN_RING_BYTES: Final = 64 * 1024
 MAX_RING_BYTES: Final = 1024 * 1024 * 1024
 DEFAULT_EXIT_WAIT_S: Final = 2.0
 MAX_EXIT_WAIT_S: Final = 600.0
+_ring_bytes: Final = values.integer(MIN_RING_BYTES, MAX_RING_BYTES, "bytes")
+_exit_wait: Final = values.number(0, MAX_EXIT_WAIT_S, "s")
 
 ENDPOINT_VARIABLES: Final = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -92,21 +105,24 @@ class Settings:
     relay_log: Path | None
     in_process: bool
     """The user asked for no relay process."""
+    complaints: tuple[str, ...] = field(default=(), compare=False)
+    """One line for each value that makes no sense and each name that is none of ours; see `complain`."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the settings from ``environ`` (the process' own by default); never raises."""
-        env = os.environ if environ is None else environ
+        """Read the settings from ``environ`` (the process' own by default); never raises, says nothing."""
+        read = _Reader(os.environ if environ is None else environ)
         return cls(
-            exporters=_parse(env, "GRADEML_EXPORTER", _exporters, None),
-            store_dir=_absolute(env.get("GRADEML_STORE") or DEFAULT_STORE),
-            ring_dir=_optional_path(env, "GRADEML_RING_DIR"),
-            ring_bytes=_parse(env, "GRADEML_RING_BYTES", _ring_bytes, DEFAULT_RING_BYTES),
-            spool_dir=_optional_path(env, "GRADEML_SPOOL_DIR") or _state_folder(env),
-            exit_wait_s=_parse(env, "GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
-            run_id=_parse(env, "GRADEML_RUN_ID", _run_id, None),
-            relay_log=_optional_path(env, "GRADEML_RELAY_LOG"),
-            in_process=_parse(env, "GRADEML_IN_PROCESS", _flag, False),
+            exporters=read("GRADEML_EXPORTER", _exporters, None),
+            store_dir=read("GRADEML_STORE", values.folder, _absolute(DEFAULT_STORE)),
+            ring_dir=read("GRADEML_RING_DIR", values.folder, None),
+            ring_bytes=read("GRADEML_RING_BYTES", _ring_bytes, DEFAULT_RING_BYTES),
+            spool_dir=read("GRADEML_SPOOL_DIR", values.folder, _state_folder(read.environ)),
+            exit_wait_s=read("GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
+            run_id=read("GRADEML_RUN_ID", _run_id, None),
+            relay_log=read("GRADEML_RELAY_LOG", values.file, None),
+            in_process=read("GRADEML_IN_PROCESS", values.flag, False),
+            complaints=read.complaints(),
         )
 
 
@@ -165,15 +181,14 @@ def decide_destination(
 def disabled(environ: Mapping[str, str]) -> bool:
     """Return True when nothing of ours is to be installed.
 
-    The user's OpenTelemetry settings or ours say so, or this process is the relay. Says nothing of nonsense
-    values: child processes ask too, and one line in the process that trains is enough.
+    The user's OpenTelemetry settings or ours say so, or this process is the relay.
     """
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return True
-    if (
-        environ.get("GRADEML_RELAY", "").strip()
-        or environ.get("GRADEML_EXPORTER", "").strip().lower() == NONE
-    ):
+    with suppress(ValueError):
+        if values.flag(environ.get("GRADEML_RELAY", "0").strip()):
+            return True
+    if environ.get("GRADEML_EXPORTER", "").strip().lower() == NONE:
         return True
     names = {name.strip() for name in environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
     return bool(names & {"*", INSTRUMENTOR_NAME})
@@ -195,46 +210,89 @@ def without_credentials(endpoint: str) -> str:
 
 
 def warn(text: str) -> None:
-    """Write one line to stderr; silent where stderr is closed."""
+    """Write one line to stderr, whatever is in ``text``; silent where stderr is closed or broken."""
     try:
-        sys.stderr.write(f"grademl: {text}\n")
+        sys.stderr.write(f"grademl: {_one_line(text)}\n")
         sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):
+    except Exception:  # the user's own stderr may raise anything
         pass
 
 
-def _parse(env: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
-    text = env.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        return parse(text)
-    except ValueError as error:
-        warn(f"{name}={text!r}: {error}; the default is used")
-        return default
+def complain(complaints: Iterable[str]) -> None:
+    """Show each complaint once in the life of this process and of those that it forks."""
+    for complaint in complaints:
+        if complaint not in _shown:
+            _shown.add(complaint)
+            warn(complaint)
+
+
+_shown: Final[set[str]] = set()
+
+
+def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environ`` for a process that works in another folder."""
+    result = dict(environ)
+    for name in _PATHS:
+        text = result.get(name, "").strip()
+        if text:
+            result[name] = str(_absolute(text))
+    return result
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+class _Reader:
+    """Reads the values of one environment and collects what is wrong with them."""
+
+    def __init__(self, environ: Mapping[str, str]):
+        self.environ = environ
+        self._complaints: list[str] = []
+
+    def __call__(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self.environ.get(name, "").strip()
+        if not text:
+            return default
+        try:
+            return parse(text)
+        except ValueError as error:
+            self._complaints.append(f"{name}={values.shown(text)}: {error}; the default is used")
+            return default
+
+    def complaints(self) -> tuple[str, ...]:
+        """All complaints, those about names that are none of ours at last."""
+        self("GRADEML_RELAY", values.flag, False)
+        return (*self._complaints, *_unknown_names(self.environ))
+
+
+def _unknown_names(environ: Mapping[str, str]) -> Iterator[str]:
+    """One line for all names that start like ours and mean nothing: most are typing errors."""
+    known = [*(variable.name for variable in VARIABLES), *READ_ELSEWHERE]
+    unknown = [
+        name
+        for name in sorted(environ)
+        if name.startswith(_PREFIX) and name not in known and not name.startswith(_FAMILIES_ELSEWHERE)
+    ]
+    if not unknown:
+        return
+    from difflib import get_close_matches  # here, because few make typing errors
+
+    ends = [name.removeprefix(_PREFIX) for name in known]
+    told = []
+    for name in unknown[:_FEW]:
+        near = get_close_matches(name.removeprefix(_PREFIX), ends, n=1)
+        told.append(f"{name} (did you mean {_PREFIX}{near[0]}?)" if near else name)
+    if len(unknown) > _FEW:
+        told.append(f"{len(unknown) - _FEW} more")
+    yield f"no such setting: {', '.join(told)}"
 
 
 def _exporters(text: str) -> tuple[str, ...]:
     names = {part.strip().lower() for part in text.split(",") if part.strip()}
-    if names - {FILE, OTLP, NONE} or (NONE in names and len(names) > 1):
+    if not names or names - {FILE, OTLP, NONE} or (NONE in names and len(names) > 1):
         raise ValueError("expected file, otlp, file,otlp or none")
     return tuple(name for name in (FILE, OTLP) if name in names)
-
-
-def _ring_bytes(text: str) -> int:
-    with suppress(ValueError):
-        value = int(text)
-        if MIN_RING_BYTES <= value <= MAX_RING_BYTES:
-            return value
-    raise ValueError(f"expected {MIN_RING_BYTES} to {MAX_RING_BYTES} bytes")
-
-
-def _exit_wait(text: str) -> float:
-    with suppress(ValueError):
-        value = float(text)
-        if 0 <= value <= MAX_EXIT_WAIT_S:
-            return value
-    raise ValueError(f"expected 0 to {MAX_EXIT_WAIT_S:g} s")
 
 
 def _run_id(text: str) -> str:
@@ -242,15 +300,6 @@ def _run_id(text: str) -> str:
     if len(run_id) != 32 or set(run_id) - set("0123456789abcdef") or not int(run_id, 16):
         raise ValueError("expected 32 hex digits, not all zero")
     return run_id
-
-
-def _flag(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in {"1", "true", "yes", "on"}:
-        return True
-    if lowered in {"0", "false", "no", "off"}:
-        return False
-    raise ValueError("expected 1 or 0")
 
 
 def _absolute(text: str) -> Path:
@@ -261,14 +310,9 @@ def _absolute(text: str) -> Path:
         return path
 
 
-def _optional_path(env: Mapping[str, str], name: str) -> Path | None:
-    text = env.get(name, "").strip()
-    return _absolute(text) if text else None
-
-
 def _state_folder(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_STATE_HOME", "").strip()
-    return _absolute(os.path.join(base or "~/.local/state", "grademl"))
+    base = env.get("XDG_STATE_HOME", "")
+    return _absolute(os.path.join(base if os.path.isabs(base) else "~/.local/state", "grademl"))
 
 
 def _exporter_names(environ: Mapping[str, str], name: str) -> set[str]:

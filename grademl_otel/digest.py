@@ -5,6 +5,9 @@ Headers and credentials of a destination stay in the environment of the relay th
 are never written to a ring or a spool. So two processes may share a relay only if their settings are the
 same, and the digest of those settings names the relay, its rings and its spool. Settings that differ from
 process to process but travel in the ring (service name, resource attributes, run id) are left out.
+
+The digest has two parts: the settings, and the namespaces. What a container leaves behind can be delivered
+by a relay of another one that agrees in the first.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
+from grademl_otel.config import with_absolute_paths
+from grademl_otel.identity import clock_id
 from grademl_otel.ring import layout
 from grademl_otel.version import __version__
 
-DIGEST_LENGTH: Final = 16
+SETTINGS_DIGITS: Final = 16
 """Hex digits: 64 bits, of which collisions would only ever happen among one user's own settings."""
+DIGEST_LENGTH: Final = 24
+"""Hex digits of the whole: the settings, then the namespaces."""
 
 _PREFIX: Final = "OTEL_EXPORTER_"
 _NAMES: Final = frozenset(
@@ -45,29 +52,44 @@ def destination_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ``environ`` that decide where telemetry goes and how."""
     return {
         name: value
-        for name, value in sorted(environ.items())
+        for name, value in sorted(with_absolute_paths(environ).items())
         if name.upper().startswith(_PREFIX) or name.upper() in _NAMES
     }
 
 
 def destination_digest(environ: Mapping[str, str]) -> str:
-    """Return 16 hex digits that two processes share exactly when one relay may serve both."""
-    parts = [f"{__version__}/{layout.VERSION}", str(os.getuid()), *map(str, namespaces())]
-    parts += [f"{name}={value}" for name, value in destination_settings(environ).items()]
-    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
+    """Return `DIGEST_LENGTH` hex digits that two processes share exactly when one relay may serve both.
+
+    The first `SETTINGS_DIGITS` of them are the same in all namespaces.
+    """
+    parts = [f"{__version__}/{layout.VERSION}", str(os.getuid())]
+    settings = _digits([*parts, *_assignments(environ)], SETTINGS_DIGITS)
+    return settings + _digits([*map(str, namespaces())], DIGEST_LENGTH - SETTINGS_DIGITS)
 
 
 def spool_digest(environ: Mapping[str, str]) -> str:
     """Return 16 hex digits for the destination alone: a relay of a later boot or container resends the same
     spool.
     """
-    parts = [f"{name}={value}" for name, value in destination_settings(environ).items()]
-    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
+    return _digits(_assignments(environ), SETTINGS_DIGITS)
 
 
 def namespaces() -> tuple[int, int]:
     """Return the inodes of this process' PID and IPC namespaces; 0 where the system has none."""
     return _inode("/proc/self/ns/pid"), _inode("/proc/self/ns/ipc")
+
+
+def clock_number() -> int:
+    """Return a number that two processes share when their ``perf_counter_ns`` is the same clock."""
+    return int(_digits([clock_id(), str(_inode("/proc/self/ns/time"))], 16), 16)
+
+
+def _assignments(environ: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in destination_settings(environ).items()]
+
+
+def _digits(parts: list[str], length: int) -> str:
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:length]
 
 
 def _inode(path: str) -> int:

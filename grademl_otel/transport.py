@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from grademl_otel.config import Settings, warn
+from grademl_otel.config import Settings, warn, with_absolute_paths
 from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, wake_path
 from grademl_otel.ring.writer import RingWriter
 
@@ -31,7 +31,8 @@ class Transport:
         self._writer = writer
         self._settings = settings
         self._provider = provider
-        self._environ = dict(os.environ)  # as the ring's digest saw it; a restarted relay must get the same
+        # As the ring's digest saw it: a restarted relay must get the same.
+        self._environ = with_absolute_paths(os.environ)
         self._worker: Any = None
         self._socket: socket.socket | None = None
         now = time.perf_counter_ns()

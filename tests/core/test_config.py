@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
-from grademl_otel import config
+from grademl_otel import config, digest
 from grademl_otel.config import Settings, decide_destination, disabled
+from tests.support.nonsense import NONSENSE
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
 
@@ -60,31 +63,129 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "attribute"),
-    [
-        ("GRADEML_EXPORTER", "jaeger", "exporters"),
-        ("GRADEML_EXPORTER", "none,file", "exporters"),
-        ("GRADEML_RING_BYTES", "many", "ring_bytes"),
-        ("GRADEML_RING_BYTES", "12", "ring_bytes"),
-        ("GRADEML_EXIT_WAIT", "soon", "exit_wait_s"),
-        ("GRADEML_EXIT_WAIT", "-1", "exit_wait_s"),
-        ("GRADEML_EXIT_WAIT", "nan", "exit_wait_s"),
-        ("GRADEML_RUN_ID", "my run", "run_id"),
-        ("GRADEML_RUN_ID", "0" * 32, "run_id"),
-        ("GRADEML_IN_PROCESS", "perhaps", "in_process"),
-    ],
-)
-def test_nonsense_costs_one_line_and_the_default_is_used(
-    name: str, value: str, attribute: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", [variable.name for variable in config.VARIABLES])
+def test_nonsense_is_one_complaint_and_the_default_is_used(name: str) -> None:
+    default = Settings.from_env({})
+    for value in NONSENSE[name]:
+        settings = Settings.from_env({name: value})
+        assert settings == default, value
+        (complaint,) = settings.complaints
+        assert complaint.startswith(f"{name}={value[:9]!r}"[:-1])
+        assert "expected" in complaint
+        assert complaint.endswith("; the default is used")
+        assert len(complaint) < 600
+
+
+def test_several_faults_are_one_complaint_each() -> None:
+    settings = Settings.from_env({name: values[0] for name, values in NONSENSE.items()})
+    assert sorted(each.partition("=")[0] for each in settings.complaints) == sorted(NONSENSE)
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t\n"])
+def test_an_empty_value_is_as_good_as_none(value: str) -> None:
+    settings = Settings.from_env(dict.fromkeys(NONSENSE, value))
+    assert settings == Settings.from_env({})
+    assert settings.complaints == ()
+
+
+def test_odd_values_that_do_make_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log").write_text("")
+    settings = Settings.from_env(
+        {
+            "GRADEML_EXPORTER": " File,OTLP,file, ",
+            "GRADEML_STORE": "../elsewhere/./runs of mine",
+            "GRADEML_SPOOL_DIR": "~/spool",
+            "GRADEML_RING_BYTES": " 1_048_576 ",
+            "GRADEML_EXIT_WAIT": "0",
+            "GRADEML_IN_PROCESS": "YES",
+            "GRADEML_RELAY_LOG": "log",
+            "GRADEML_RELAY": "0",
+        }
+    )
+    assert settings.complaints == ()
+    assert settings.exporters == ("file", "otlp")
+    assert settings.store_dir == tmp_path.parent / "elsewhere" / "runs of mine"
+    assert settings.spool_dir == Path.home() / "spool"
+    assert (settings.ring_bytes, settings.exit_wait_s, settings.in_process) == (1048576, 0.0, True)
+    assert settings.relay_log == tmp_path / "log"
+
+
+def test_a_relative_state_folder_is_none() -> None:
+    assert Settings.from_env({"XDG_STATE_HOME": "state"}).spool_dir == Settings.from_env({}).spool_dir
+    assert Settings.from_env({"XDG_STATE_HOME": "/state"}).spool_dir == Path("/state/grademl")
+
+
+def test_a_folder_that_cannot_be_written_to_is_nonsense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings.from_env({name: value})
-    assert getattr(settings, attribute) == getattr(Settings.from_env({}), attribute)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert name in lines[0]
-    assert value in lines[0]
-    assert "expected" in lines[0]
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
+    environ = {"GRADEML_STORE": str(tmp_path / "runs"), "GRADEML_RELAY_LOG": str(tmp_path / "log")}
+    settings = Settings.from_env(environ)
+    assert settings == Settings.from_env({})
+    assert all("that can be written to" in complaint for complaint in settings.complaints)
+    assert len(settings.complaints) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["GRADEML_EXPORTR"], "no such setting: GRADEML_EXPORTR (did you mean GRADEML_EXPORTER?)"),
+        (["GRADEML_HEADER"], "no such setting: GRADEML_HEADER (did you mean GRADEML_HEADERS?)"),
+        (["GRADEML_ZZZ"], "no such setting: GRADEML_ZZZ"),
+        (["GRADEML_Z1", "GRADEML_Z2", "GRADEML_Z3", "GRADEML_Z4", "GRADEML_Z5"],
+         "no such setting: GRADEML_Z1, GRADEML_Z2, GRADEML_Z3, 2 more"),
+        (["GRADEML_SOURCE", "GRADEML_HEADERS", "GRADEML_TEST_CACHE", "GRADEML", "XGRADEML_EXPORTR"], None),
+    ],
+)  # fmt: skip
+def test_a_mistyped_name_is_told_once(names: list[str], line: str | None) -> None:
+    assert Settings.from_env(dict.fromkeys(names, "secret")).complaints == (() if line is None else (line,))
+
+
+def test_every_documented_name_is_known() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(GRADEML_[A-Z_]+)`", text, re.MULTILINE)
+    assert len(documented) > len(config.VARIABLES)
+    unknown = [c for c in Settings.from_env(dict.fromkeys(documented, "1")).complaints if "no such" in c]
+    assert unknown == []
+
+
+def test_complaints_are_shown_once_and_each_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    complaint = f"a line\n\r\x1b[31m of its own {id(object())} \udcff \u2028 é"
+    config.complain([complaint, complaint])
+    config.complain([complaint])
+    err = capsys.readouterr().err
+    assert err.count("of its own") == 1
+    assert err.splitlines() == [err.removesuffix("\n")]
+    assert err.startswith(r"grademl: a line\n\r\x1b[31m of its own")
+    assert err.endswith("\\udcff \\u2028 é\n")
+
+
+class _Odd:
+    """A stderr that somebody put there."""
+
+    def write(self, text: str) -> None:
+        raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize("stderr", [None, _Odd()])
+def test_a_broken_stderr_is_no_concern_of_the_program(
+    stderr: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    config.warn("nobody hears this")
+
+
+def test_the_relay_gets_paths_that_hold_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"GRADEML_SPOOL_DIR": "spool", "GRADEML_RELAY_LOG": "", "PATH": "bin"}
+    assert config.with_absolute_paths(environ) == {**environ, "GRADEML_SPOOL_DIR": str(tmp_path / "spool")}
+    here = digest.destination_digest(environ)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert digest.destination_digest(environ) != here
 
 
 def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
@@ -92,8 +193,8 @@ def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
     names = {variable.name for variable in config.VARIABLES}
     read = set()
     for source in package.rglob("*.py"):
-        read |= set(re.findall(r"\bGRADEML_[A-Z_]+\b", source.read_text(encoding="utf-8")))
-    assert read <= names
+        read |= set(re.findall(r"\bGRADEML_[A-Z_]+[A-Z]\b", source.read_text(encoding="utf-8")))
+    assert read <= names | set(config.READ_ELSEWHERE)
     assert len(names) == len(config.VARIABLES)
     assert all(variable.default and variable.meaning for variable in config.VARIABLES)
 
@@ -159,6 +260,8 @@ def test_none_of_a_signal_means_none_of_it() -> None:
         ({"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "*"}, True),
         ({"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "torch"}, False),
         ({"GRADEML_RELAY": "1"}, True),
+        ({"GRADEML_RELAY": "0"}, False),
+        ({"GRADEML_RELAY": "maybe"}, False),
         ({"GRADEML_EXPORTER": "none"}, True),
     ],
 )
