@@ -91,11 +91,12 @@ ITEM: Final = "grademl.item"  # str "<pass>:<batch>": ties a fetch to the wait t
 WEIGHT: Final = "grademl.weight"  # int, how many steps this one stands for; 0 for a kept outlier
 EVIDENCE: Final = "grademl.evidence"  # str: observed, attribute, inferred
 LINK_KIND: Final = "grademl.link.kind"  # str on a link: run, parent, blocking, follows
-SCRIPT: Final = "grademl.script"  # str on run: base name of the program
-DEVICE: Final = "grademl.device"  # str on run
+SCRIPT: Final = "grademl.script"  # str on run and windows: base name of the program
+DEVICE: Final = "grademl.device"  # str on run and windows
 EXPORTERS: Final = "grademl.exporters"  # str[] on run: where the telemetry went
 TERMINATED: Final = "grademl.terminated"  # str on spans closed by the relay: killed
-OPEN_PHASE: Final = "grademl.open_phase"  # str on run: what was running when the process died
+OPEN_PHASE: Final = "grademl.open_phase"  # str on run: what the process died in; on windows: what runs now
+OPEN_SINCE: Final = "grademl.open_since"  # int on windows, Unix ns: since when that phase runs
 ENDED: Final = "grademl.ended"  # str on run: exit, exception, killed
 STEPS_TOTAL: Final = "grademl.steps"  # int on run and passes: training steps
 EVAL_STEPS_TOTAL: Final = "grademl.eval_steps"  # int on run and passes: evaluation steps
@@ -103,6 +104,8 @@ INCOMPLETE_STEPS_TOTAL: Final = "grademl.incomplete_steps"  # int on run
 TRACER_COST: Final = "grademl.tracer.cost_fraction"  # double on run: own time / wall time
 TRACER_DROPPED: Final = "grademl.tracer.dropped"  # int on run and windows: marks lost
 SPANS_EMITTED: Final = "grademl.spans.emitted"  # int on run and windows: spans sent by this rank so far
+PASSES_LEFT_OUT: Final = "grademl.left_out.passes"  # int on run and windows: passes that had no room
+PHASES_LEFT_OUT: Final = "grademl.left_out.phases"  # int on run and windows: the same of checkpoints
 
 LOADER_ID: Final = "grademl.loader.id"
 LOADER_WORKERS: Final = "grademl.loader.workers"
@@ -120,6 +123,7 @@ WINDOW_ROWS_SO_FAR: Final = "grademl.window.cumulative_rows"  # int: rows of all
 WINDOW_DETAIL_LEVEL: Final = "grademl.window.detail_level"  # int L: kept when the hash has L trailing zeros
 WINDOW_RECORD_LEVEL: Final = "grademl.window.record_level"  # int, 0 = all phases
 WINDOW_RECORD_REASON: Final = "grademl.window.record_reason"  # str
+WINDOW_LANES: Final = "grademl.window.lanes"  # str[]: lanes of the rows, where they are not all in `main`
 
 TABLE_VERSION: Final = "grademl.table.version"
 TABLE_PREFIX: Final = "grademl.table."
@@ -136,6 +140,12 @@ METRIC_STEPS: Final = "grademl.steps"  # cumulative sum, {step}, attribute grade
 METRIC_SAMPLES: Final = "grademl.samples"  # cumulative sum, {sample}
 METRIC_TRACER_COST: Final = "grademl.tracer.cost"  # cumulative sum, s
 METRIC_TRACER_LOST: Final = "grademl.tracer.lost"  # cumulative sum, {mark}
+METRIC_TRACER_UNSENT: Final = "grademl.tracer.unsent"  # cumulative sum, {span}, attribute grademl.reason
+
+REASON: Final = "grademl.reason"  # str on METRIC_TRACER_UNSENT: one of the following
+UNSENT_SPOOLED: Final = "spooled"  # put into the spool at some time; sent since, or not yet
+UNSENT_DROPPED: Final = "dropped"  # given up by us: no room, no place, too old
+UNSENT_REFUSED: Final = "refused"  # refused by the destination for good
 
 STEP_DURATION_BOUNDS_S: Final[tuple[float, ...]] = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0,
@@ -149,9 +159,15 @@ TRACE_STEP: Final = "step"
 TRACE_EVAL_STEP: Final = "evalstep"
 TRACE_INCOMPLETE_STEP: Final = "incomplete"
 
-RANKS_PER_SHARD: Final = 64
+RANKS_PER_RUN_SHARD: Final = 64
+"""Ranks that share a trace of the run."""
+RANKS_PER_SHARD: Final = 16
+"""Ranks that share a trace of a window."""
 PARTS_PER_SHARD: Final = 16
+"""Parts of a window that share a trace; fewer where many ranks share it, see `parts_per_shard`."""
+_WINDOWS_PER_SHARD: Final = 64
 MAX_SPANS_PER_TRACE: Final = 2000
+MAX_BYTES_PER_TRACE: Final = 5_000_000
 MAX_ROWS_PER_PART: Final = 512
 SLOW_STEP_NS: Final = 100_000_000
 """Steps of at least this length always keep their detail: they are rare enough per second to afford it."""
@@ -172,9 +188,39 @@ def span_id(run_id: str, attempt: int, kind: str, number: int = 0, rank: int = 0
     return int.from_bytes(sha256(text.encode("ascii")).digest()[:8], "big") or 1
 
 
-def window_shard(rank: int, part: int) -> int:
+def event_id(base: int, sequence: int) -> int:
+    """Return the 64-bit id of what the mark ``sequence`` of a ring tells, under the ring's ``base``; never 0.
+
+    SplitMix64: different marks of a ring never get the same id. The base is ``span_id(run, attempt, "mark",
+    0, rank)``; whoever converts the same mark again names its span the same.
+    """
+    value = base + sequence * 0x9E3779B97F4A7C15 & _U64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _U64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _U64
+    return value ^ value >> 31 or 1
+
+
+_U64: Final = (1 << 64) - 1
+
+
+def run_shard(rank: int) -> int:
+    """Return the shard of the run's trace that holds the scopes of ``rank``; shard 0 is that of rank 0."""
+    return rank // RANKS_PER_RUN_SHARD
+
+
+def ranks_per_shard(world_size: int) -> int:
+    """Return how many ranks share a trace of a window at most: a power of two."""
+    return min(RANKS_PER_SHARD, 1 << max(0, world_size - 1).bit_length())
+
+
+def parts_per_shard(world_size: int) -> int:
+    """Return how many parts of each rank share a trace of a window, in a run of ``world_size`` ranks."""
+    return min(PARTS_PER_SHARD, _WINDOWS_PER_SHARD // ranks_per_shard(world_size))
+
+
+def window_shard(rank: int, part: int, world_size: int) -> int:
     """Return the shard of a window's trace that holds ``part`` of ``rank``."""
-    return (rank // RANKS_PER_SHARD) * 65536 + part // PARTS_PER_SHARD
+    return (rank // RANKS_PER_SHARD) * 65536 + part // parts_per_shard(world_size)
 
 
 _FIRST_WINDOW: Final = 16
