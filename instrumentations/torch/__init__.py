@@ -22,6 +22,8 @@ from grademl_otel.lifecycle import session
 
 __all__ = ["TorchInstrumentor"]
 
+_STATEFUL: Final = "torchdata.stateful_dataloader.stateful_dataloader"
+
 _DYNAMO_SKIPS: Final = (
     # Dynamo must not look into these. `forward` is not among them: there Dynamo has to see through the
     # wrapper, or compiled modules would break into graphs at each call.
@@ -54,9 +56,12 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
                 if "torch" in sys.modules:
                     self._on_torch(sys.modules["torch"])
+                if _STATEFUL in sys.modules:
+                    self._on_torchdata(sys.modules[_STATEFUL])
                 return
             self._waiting_for_torch = True
             wrapt.register_post_import_hook(self._on_torch, "torch")
+            wrapt.register_post_import_hook(self._on_torchdata, _STATEFUL)
             wrapt.register_post_import_hook(_tell_dynamo, "torch._dynamo.trace_rules")
         except Exception as error:
             warn(f"torch is not recorded: {type(error).__name__}: {error}")
@@ -76,6 +81,11 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session.device = _device
         for name in ("forward", "training", "data", "worker", "checkpoint"):
             _set(name, patches)
+
+    def _on_torchdata(self, torchdata: ModuleType) -> None:
+        """Set the hooks of torchdata's loader, whenever that is imported."""
+        if self._patches is not None:
+            _set("stateful", self._patches)
 
 
 def _set(name: str, patches: Patches) -> None:

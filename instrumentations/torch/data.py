@@ -16,7 +16,11 @@ from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from grademl_otel import marks, semconv
 from grademl_otel.instrumentations.patches import Patches
@@ -37,11 +41,19 @@ _DEPTH: Final = 3
 
 
 def install(patches: Patches) -> None:
-    """Wrap `DataLoader.__iter__` and the iterators' ``__next__``; clock the fetchers."""
-    numbers = _Numbers()
-    patches.replace(DataLoader, "__iter__", _wrap_iter(DataLoader.__iter__, numbers))
-    patches.replace(_BaseDataLoaderIter, "__next__", _wrap_next(_BaseDataLoaderIter.__next__))
+    """Wrap the passes and waits of torch's own loaders; clock the fetchers."""
+    record_loader(patches, DataLoader, _SingleProcessDataLoaderIter, _MultiProcessingDataLoaderIter)
     FetchClock.install(patches)
+
+
+def record_loader(patches: Patches, loader: type, *iterators: type) -> None:
+    """Wrap the ``__iter__`` of a class of loaders and the ``_next_data`` of its classes of iterators.
+
+    Not their ``__next__``, which warns about the line that called it: that must be the user's.
+    """
+    patches.replace(loader, "__iter__", _wrap_iter(vars(loader)["__iter__"]))
+    for iterator in iterators:
+        patches.replace(iterator, "_next_data", _wrap_next(vars(iterator)["_next_data"]))
 
 
 class Stamp:
@@ -88,7 +100,10 @@ class _Numbers:
         return number
 
 
-def _wrap_iter(original: Callable[..., Any], numbers: _Numbers) -> Callable[..., Any]:
+_numbers: Final = _Numbers()
+
+
+def _wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: passes over a DataLoader")
 
     @wraps(original)
@@ -128,7 +143,7 @@ def _facts(loader: Any, numbers: _Numbers) -> LoaderFacts:
     batch_size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
     prefetch = getattr(loader, "prefetch_factor", None)
     return LoaderFacts(
-        loader=numbers.of(loader),
+        loader=_numbers.of(loader),
         workers=workers,
         prefetch=int(prefetch) if workers and prefetch else None,
         batch_size=batch_size if isinstance(batch_size, int) else None,
@@ -141,7 +156,7 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: waits for a DataLoader")
 
     @wraps(original)
-    def __next__(self: Any) -> Any:
+    def _next_data(self: Any) -> Any:
         t0 = perf_counter_ns()
         stamp = _begin(self, guard, t0)
         if stamp is None:
@@ -171,7 +186,7 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
             guard.failed(error)
         return batch
 
-    return __next__
+    return _next_data
 
 
 def _begin(iterator: Any, guard: Guard, t0: int) -> Stamp | None:

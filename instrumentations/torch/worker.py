@@ -24,7 +24,6 @@ from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard
 
 _NEEDED: Final = ("index_queue", "data_queue", "worker_id")
-_WORKER_ID: Final = "worker_id"
 
 
 class _UnexpectedShape(Exception):
@@ -53,15 +52,19 @@ class TimedIndex(int):
 
 def install(patches: Patches) -> None:
     """Put the stand-in in the place of torch's loop; raises when that loop is not the one known here."""
-    original = torch_worker._worker_loop
-    missing = set(_NEEDED) - set(inspect.signature(original).parameters)
+    global _original_loop
+    _original_loop = known_loop(torch_worker._worker_loop)
+    receive = wrap_receive(_MultiProcessingDataLoaderIter._try_get_data)
+    patches.replace(_MultiProcessingDataLoaderIter, "_try_get_data", receive)
+    patches.replace(torch_worker, "_worker_loop", timed_loop)
+
+
+def known_loop(loop: Callable[..., None]) -> Callable[..., None]:
+    """Return ``loop``; raises when it does not take what a worker loop is known to take."""
+    missing = set(_NEEDED) - set(inspect.signature(loop).parameters)
     if missing:
         raise _UnexpectedShape(f"_worker_loop has no {', '.join(sorted(missing))}")
-    receive = _MultiProcessingDataLoaderIter._try_get_data
-    global _original_loop
-    _original_loop = original
-    patches.replace(_MultiProcessingDataLoaderIter, "_try_get_data", _wrap_receive(receive))
-    patches.replace(torch_worker, "_worker_loop", timed_loop)
+    return loop
 
 
 _original_loop: Callable[..., None] | None = None
@@ -69,14 +72,18 @@ _original_loop: Callable[..., None] | None = None
 
 def timed_loop(*args: Any, **kwargs: Any) -> None:
     """Run torch's worker loop with timed queues; in the worker process."""
+    run_timed(_original_loop or torch_worker._worker_loop, args, kwargs)
+
+
+def run_timed(loop: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run a worker loop with timed queues, and nothing else recorded in this process."""
     session.in_worker = True
     session.recorder = None
-    loop = _original_loop or torch_worker._worker_loop
     try:
         FetchClock.install(Patches())  # a spawned worker that is not instrumented itself
         bound = inspect.signature(loop).bind(*args, **kwargs)
         requests = _Requests(bound.arguments["index_queue"])
-        results = _Results(bound.arguments["data_queue"], requests, bound.arguments[_WORKER_ID])
+        results = _Results(bound.arguments["data_queue"], requests, bound.arguments["worker_id"])
         bound.arguments["index_queue"], bound.arguments["data_queue"] = requests, results
         args, kwargs = bound.args, bound.kwargs
     except (TypeError, KeyError):
@@ -119,7 +126,8 @@ class _Results(_Stand):
         self._queue.put(result, *args, **kwargs)
 
 
-def _wrap_receive(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_receive(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap an iterator's ``_try_get_data``: take the times off the index that a batch came with."""
     guard = Guard("torch: times of loader workers")
 
     @wraps(original)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.fetch import _BaseDatasetFetcher
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 import grademl_otel
 from grademl_otel import marks, semconv
@@ -385,7 +385,8 @@ def _patched() -> dict[str, Any]:
         "init": torch.optim.Optimizer.__dict__["__init__"],
         "scaler": torch.amp.GradScaler.__dict__["step"],
         "iter": DataLoader.__dict__["__iter__"],
-        "next": _BaseDataLoaderIter.__dict__["__next__"],
+        "wait": _MultiProcessingDataLoaderIter.__dict__["_next_data"],
+        "inline wait": _SingleProcessDataLoaderIter.__dict__["_next_data"],
         "receive": _MultiProcessingDataLoaderIter.__dict__["_try_get_data"],
         "worker": torch_worker.__dict__["_worker_loop"],
         "save": torch.__dict__["save"],
