@@ -2,9 +2,10 @@
 """The life of a run in this process: when it starts, how it ends, and what a fork does to it.
 
 A process is not a run: a run starts at the first ML event, so that tools, launchers and loader workers that
-merely import a framework leave nothing behind. Its span starts when the instrumentation was loaded, so that
-start-up is visible. It ends with the program, in order or by an exception; of a death by signal the relay
-writes the end.
+merely import a framework leave nothing behind. The first one's span starts when the instrumentation was
+loaded, so that start-up is visible. A run ends with the program, in order or by an exception, or when somebody
+calls `Session.end`: then the next ML event starts another, with a ring and steps of its own. Of a death by
+signal the relay writes the end.
 
 The one :data:`session` is what hooks ask. Its ``recorder`` is None whenever there is nothing to record.
 """
@@ -18,12 +19,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
 from grademl_otel import identity, marks, semconv
-from grademl_otel.config import Destination, Settings, decide_destination, disabled, warn
+from grademl_otel.config import Destination, Settings, complain, decide_destination, disabled, warn
 from grademl_otel.recorder import MAIN_LANE, RUN_SCOPE, Keeper, Recorder, Writer
 from grademl_otel.runinfo import announcement, describe_run
 from grademl_otel.tracebacks import hide_our_frames
@@ -32,6 +34,8 @@ _RUN: Final = marks.SCOPE_INDEX[semconv.RUN]
 _MAX_EARLY: Final = 16
 
 Open = Callable[[Settings, Destination, Any], tuple[Writer, Any]]
+OnStart = Callable[[Recorder, marks.RunInfo], object]
+OnEnd = Callable[[], object]
 
 
 class Session:
@@ -39,6 +43,8 @@ class Session:
 
     def __init__(self, open_ring: Open | None = None) -> None:
         self.recorder: Recorder | None = None
+        self.info: marks.RunInfo | None = None
+        """What the run says of itself; None between runs."""
         self.loaded_at = time.perf_counter_ns()
         self.installed = False
         """Hooks are in place and nothing speaks against a run."""
@@ -55,7 +61,12 @@ class Session:
         self._open_ring = open_ring or _open_ring
         self._starting = threading.RLock()  # a signal handler may train, too
         self._is_starting = False
-        self._tried = False
+        self._refused = False
+        """No run starts here any more: it cannot be recorded, or the program is at its end."""
+        self._since: int | None = self.loaded_at
+        """Where the span of the next run begins; None for its first event."""
+        self._on_start: list[OnStart] = []
+        self._on_end: list[OnEnd] = []
         self._early: deque[tuple[int, int, int, int]] = deque(maxlen=_MAX_EARLY)
         self._transport: Any = None
         self._writer: Writer | None = None
@@ -71,6 +82,8 @@ class Session:
         """Say that hooks are wanted; return False when the user's settings or the relay forbid them."""
         if disabled(os.environ):
             return False
+        if not self.installed and self._since is None:
+            self._since = time.perf_counter_ns()  # installed again
         self.installed = True
         return True
 
@@ -78,6 +91,7 @@ class Session:
         """End the run, if any, and start no other."""
         self.end()
         self.installed = False
+        atexit.unregister(self.exit)
         if sys.excepthook is self._excepthook:
             sys.excepthook = self._previous_excepthook
 
@@ -86,41 +100,61 @@ class Session:
         self.provider = provider
         self._processors = _processors(provider)
 
+    def on_start(self, callback: OnStart) -> Callable[[], None]:
+        """Call ``callback(recorder, info)`` at the start of each run; at once for one that is active.
+
+        Return what takes the callback back. One that raises costs a line, nothing else.
+        """
+        self._on_start.append(callback)
+        recorder, info = self.recorder, self.info
+        if recorder is not None and info is not None:
+            _call(callback, recorder, info)
+        return partial(_discard, self._on_start, callback)
+
+    def on_end(self, callback: OnEnd) -> Callable[[], None]:
+        """Call ``callback()`` when a run ends, while its recorder still writes; see `on_start`.
+
+        A forked child is not told of the end of its parent's run.
+        """
+        self._on_end.append(callback)
+        return partial(_discard, self._on_end, callback)
+
     # --- Start -----------------------------------------------------------------------------------------
 
-    def begin(self, training: bool, firm: bool = True) -> Recorder | None:
+    def begin(self, training: bool, firm: bool = True, at: int = 0) -> Recorder | None:
         """Return the recorder, starting the run when there is none; None when there is to be none.
 
         ``training`` marks events that only training has (a backward, an optimizer's step): in a forked child
         nothing else starts a run. ``firm`` is False for events that may come before the process group of a
-        distributed job exists; there the run waits for a later one.
+        distributed job exists; there the run waits for a later one. ``at`` is when the event began.
         """
         if self.recorder is not None:
             return self.recorder
-        if self._tried or not self.installed or self.in_worker or (self.child and not training):
+        if self._refused or not self.installed or self.in_worker or (self.child and not training):
             return None
         try:
             place = identity.place_from_environment(os.environ)
             if not firm and place.distributed and not _group_exists():
                 return None
             with self._starting:  # a thread that trains meanwhile waits; its first steps would be lost
-                if not self._tried and not self._is_starting:
+                if self.recorder is None and not self._refused and not self._is_starting:
                     self._is_starting = True
                     try:
-                        self.recorder = self._start(place)
+                        self.recorder = self._start(place, at or time.perf_counter_ns())
+                        self._refused = self.recorder is None
                     finally:
-                        self._tried, self._is_starting = True, False
+                        self._is_starting = False
         except Exception as error:
-            self._tried = True
+            self._refused = True
             warn(f"nothing is recorded: {type(error).__name__}: {error}")
         return self.recorder
 
     def early(self, kind: int, t0: int, t1: int, own: int) -> None:
         """Keep a phase from before the run, as the loading of a checkpoint, until there is one."""
-        if self.installed and not self._tried and not self.in_worker and not self.child:
+        if self.installed and self._since is not None and not self.in_worker and not self.child:
             self._early.append((kind, t0, t1, own))
 
-    def _start(self, place: identity.Place) -> Recorder | None:
+    def _start(self, place: identity.Place, at: int) -> Recorder | None:
         settings = self._settings = Settings.from_env()
         provider, foreign = self._provider_in_place()
         destination = decide_destination(settings, os.environ, foreign)
@@ -134,8 +168,10 @@ class Session:
         serials = count(RUN_SCOPE + 1)
         recorder = Recorder(writer, _Keeper(self, transport), serials, self.after_fork)
         self._writer, self._transport = writer, transport
+        self._device_told, self._error = False, None
         lane = recorder.lane(MAIN_LANE)
-        at = self.loaded_at
+        if self._since is not None:
+            at, self._since = min(at, self._since), None
         writer.write(marks.RUN_INFO, lane, at, at, RUN_SCOPE, writer.intern(info.to_json()), 0, 0)
         writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)
         for kind, t0, t1, own in self._early:
@@ -143,7 +179,11 @@ class Session:
         self._early.clear()
         self._watch_the_end()
         if place.rank == 0:
+            complain(settings.complaints)
             warn(announcement(info))
+        self.info = info
+        for callback in tuple(self._on_start):
+            _call(callback, recorder, info)
         return recorder
 
     def _provider_in_place(self) -> tuple[Any, bool]:
@@ -161,7 +201,8 @@ class Session:
     def _watch_the_end(self) -> None:
         # Registered at the first ML event, so after nearly every import: atexit runs backwards, and the
         # user's threads have been joined before.
-        atexit.register(self.end)
+        atexit.unregister(self.exit)
+        atexit.register(self.exit)
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
@@ -192,13 +233,25 @@ class Session:
         kind = sys.exc_info()[0]
         if kind is not None and not issubclass(kind, SystemExit):
             self._error = kind.__name__
+        self.exit()
+
+    def exit(self) -> None:
+        """The program ends: end the run, and start no other."""
+        self._refused = True
         self.end()
 
     def end(self) -> None:
-        """End the run in order and wait until its telemetry is on its way, `GRADEML_EXIT_WAIT` at most."""
-        recorder, self.recorder = self.recorder, None
+        """End the run in order and wait until its telemetry is on its way, `GRADEML_EXIT_WAIT` at most.
+
+        The next ML event starts another run.
+        """
+        recorder = self.recorder
         if recorder is None or recorder.pid != os.getpid():
+            self.recorder = None
             return
+        for callback in tuple(self._on_end):
+            _call(callback)
+        self.recorder, self.info = None, None
         try:
             recorder.finish()
             assert self._writer is not None
@@ -231,14 +284,13 @@ class Session:
     def after_fork(self) -> None:
         """In a forked child: ring, relay and run are the parent's; ours starts at our own first training."""
         recorder, self.recorder = self.recorder, None
-        self.loaded_at = time.perf_counter_ns()
+        self.info = None
+        self._since = self.loaded_at = time.perf_counter_ns()
         self._starting = threading.RLock()
         self._is_starting = False
-        self._tried = False
+        self._refused = False
         self._early.clear()
         self.child = True
-        self._error = None
-        self._device_told = False
         transport, self._transport = self._transport, None
         self._writer = None
         try:
@@ -280,6 +332,19 @@ def _open_ring(settings: Settings, destination: Destination, provider: Any) -> t
         in_process = True
     taken = provider if destination.through_provider else None
     return writer, open_transport(writer, settings, "in-process" if in_process else "relay", taken)
+
+
+def _call(callback: Callable[..., object], *args: object) -> None:
+    try:
+        callback(*args)
+    except Exception as error:
+        name = getattr(callback, "__qualname__", callback)
+        warn(f"{name} is skipped: {type(error).__name__}: {error}")
+
+
+def _discard(callbacks: list[Any], callback: object) -> None:
+    if callback in callbacks:
+        callbacks.remove(callback)
 
 
 def _processors(provider: Any) -> tuple[Any, ...]:

@@ -112,11 +112,11 @@ def _wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         iterator = original(self)
         if guard.on:
             try:
-                recorder = session.recorder or session.begin(training=False)
+                recorder = session.recorder or session.begin(training=False, at=t0)
                 if recorder is not None:
-                    _stamp(iterator, recorder, _facts(self, numbers), t0)
+                    _stamp(iterator, recorder, _facts(self), t0)
                 elif session.child and not session.in_worker:
-                    setattr(iterator, _FACTS, _facts(self, numbers))
+                    setattr(iterator, _FACTS, _facts(self))
             except Exception as error:
                 guard.failed(error)
         return iterator
@@ -136,7 +136,7 @@ def _stamp(iterator: Any, recorder: Recorder, facts: LoaderFacts, t0: int) -> St
     return stamp
 
 
-def _facts(loader: Any, numbers: _Numbers) -> LoaderFacts:
+def _facts(loader: Any) -> LoaderFacts:
     """What ``loader`` says of itself."""
     workers = int(getattr(loader, "num_workers", 0) or 0)
     sampler = getattr(loader, "batch_sampler", None)
@@ -191,16 +191,22 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin(iterator: Any, guard: Guard, t0: int) -> Stamp | None:
     """The iterator's stamp, when this ``next()`` is to be recorded."""
-    recorder = session.recorder
-    if recorder is None or not guard.on:
+    if not guard.on:
         return None
     try:
         stamp: Stamp | None = iterator.__dict__.get(STAMP)
+        recorder = session.recorder
+        if recorder is None:
+            # A loop that goes on after its run has ended is part of the next one.
+            recorder = None if stamp is None else session.begin(training=False, at=t0)
+            if recorder is None:
+                return None
         if stamp is None:
             facts = iterator.__dict__.pop(_FACTS, None)
             return None if facts is None else _stamp(iterator, recorder, facts, t0)
         if stamp.recorder is not recorder:
-            return None
+            facts = stamp.pass_.facts
+            return None if facts is None else _stamp(iterator, recorder, facts, t0)
         machine = recorder.here()
         if machine.waiting:
             return None

@@ -77,7 +77,7 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         return None
     t0 = perf_counter_ns()
     try:
-        recorder = session.recorder or session.begin(training=False, firm=False)
+        recorder = session.recorder or session.begin(training=False, firm=False, at=t0)
         if recorder is None:
             return None
         if recorder.is_helper():

@@ -23,7 +23,7 @@ from torch.optim.optimizer import (
 
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
-from grademl_otel.recorder import Guard
+from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
 
 
@@ -48,7 +48,7 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         t0 = perf_counter_ns()
         if guard.on:
             try:
-                recorder = session.recorder or session.begin(training=True)
+                recorder = session.recorder or session.begin(training=True, at=t0)
                 machine = None if recorder is None else recorder.here()
             except Exception as error:
                 guard.failed(error)
@@ -91,23 +91,24 @@ class _Optimizers:
 
     def __init__(self) -> None:
         self._running = _Running()
-        self._watched: dict[int, weakref.ref[Optimizer]] = {}
+        self._watched: dict[int, tuple[weakref.ref[Optimizer], Recorder]] = {}
         self._guard = Guard("torch: optimizer")
 
-    def watch(self, optimizer: Optimizer, machine: StepMachine) -> None:
-        """Tell ``machine`` of the optimizer, and later of its end."""
+    def watch(self, optimizer: Optimizer, recorder: Recorder, machine: StepMachine) -> None:
+        """Tell ``machine`` of the optimizer, once a run, and later of its end."""
         number = id(optimizer)
         known = self._watched.get(number)
-        if known is not None and known() is optimizer:
+        if known is not None and known[0]() is optimizer and known[1] is recorder:
             return
         watched = self._watched
 
         def gone(reference: weakref.ref[Optimizer]) -> None:
-            if watched.get(number) is reference:
+            entry = watched.get(number)
+            if entry is not None and entry[0] is reference:
                 del watched[number]
             machine.optimizer_gone(number)
 
-        watched[number] = weakref.ref(optimizer, gone)
+        watched[number] = weakref.ref(optimizer, gone), recorder
         machine.optimizer_made(number)
 
     def made(self, optimizer: Optimizer) -> None:
@@ -117,7 +118,7 @@ class _Optimizers:
         try:
             recorder = session.recorder or session.begin(training=False, firm=False)
             if recorder is not None:
-                self.watch(optimizer, recorder.here())
+                self.watch(optimizer, recorder, recorder.here())
         except Exception as error:
             self._guard.failed(error)
 
@@ -127,7 +128,7 @@ class _Optimizers:
             return
         try:
             t0 = perf_counter_ns()
-            recorder = session.recorder or session.begin(training=True)
+            recorder = session.recorder or session.begin(training=True, at=t0)
             if recorder is None:
                 return
             machine = recorder.here()
@@ -158,7 +159,7 @@ class _Optimizers:
             if steps and any(outer[0] == number for outer in steps):
                 return  # a subclass that calls its parent's step
             machine = recorder.here()
-            self.watch(optimizer, machine)
+            self.watch(optimizer, recorder, machine)
             machine.stepped(number, t0, t1, phase=not steps and not machine.in_backward)
             if recorder.measuring:
                 recorder.spent(t1)

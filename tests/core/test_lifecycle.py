@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import sys
@@ -66,7 +65,6 @@ def session(opened: Opened) -> Iterator[Session]:
     session = Session(opened)
     assert session.install()
     yield session
-    atexit.unregister(session.end)
     session.uninstall()
 
 
@@ -198,6 +196,45 @@ def test_an_orderly_end(session: Session, opened: Opened) -> None:
     assert [opened.writer.strings[text.x], opened.writer.strings[text.y]] == [semconv.DEVICE, "cpu"]
 
 
+def test_the_next_event_after_the_end_starts_another_run(session: Session, opened: Opened) -> None:
+    first = session.begin(training=True)
+    session.end()
+    now = time.perf_counter_ns()
+    session.early(SAVE, now, now, 0)  # it followed the first run, and is no part of the second
+    second = session.begin(training=False, at=now)
+    assert second is not None
+    assert second is not first
+    infos = [RunInfo.from_json(opened.writer.strings[m.x]) for m in opened.writer.of_kind(marks.RUN_INFO)]
+    assert infos[0].run_id != infos[1].run_id
+    starts = [mark.t0 for mark in opened.writer.of_kind(marks.SCOPE_OPEN)]
+    assert starts == [session.loaded_at, now]
+    assert not opened.writer.phases(semconv.CHECKPOINT_SAVE)
+    session.exit()
+    assert session.begin(training=True) is None  # the program is at its end
+
+
+def test_others_are_told_of_each_run(
+    session: Session, opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[Any] = []
+
+    def fail(*_: Any) -> None:
+        raise ValueError("odd")
+
+    session.on_start(fail)
+    first = session.begin(training=True)
+    take_back = session.on_start(lambda recorder, info: told.append((recorder, info)))
+    session.on_end(lambda: told.append(session.recorder))
+    assert told == [(first, opened.info)]  # late, so at once
+    session.end()
+    assert told[1:] == [first]  # told while it still writes
+    take_back()
+    take_back()
+    session.begin(training=True)
+    assert len(told) == 2
+    assert capsys.readouterr().err.count("fail is skipped: ValueError: odd") == 2
+
+
 def test_the_end_by_an_exception(session: Session, opened: Opened) -> None:
     shown: list[str] = []
     before = sys.excepthook
@@ -273,9 +310,9 @@ def test_threads_that_begin_together_make_one_run_and_all_are_in_it(
 ) -> None:
     start = session._start
 
-    def slow_start(place: Any) -> Any:
+    def slow_start(*args: Any) -> Any:
         time.sleep(0.1)
-        return start(place)
+        return start(*args)
 
     monkeypatch.setattr(session, "_start", slow_start)
     barrier = threading.Barrier(8)
@@ -300,9 +337,9 @@ def test_an_event_inside_the_start_does_not_start_another(
 ) -> None:
     start, inside = session._start, []
 
-    def interrupted_start(place: Any) -> Any:  # as by a signal handler that trains
+    def interrupted_start(*args: Any) -> Any:  # as by a signal handler that trains
         inside.append(session.begin(training=True))
-        return start(place)
+        return start(*args)
 
     monkeypatch.setattr(session, "_start", interrupted_start)
     assert session.begin(training=True) is not None

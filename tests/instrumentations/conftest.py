@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import sys
@@ -45,12 +44,11 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
         return made.writer, made.transport
 
     monkeypatch.setattr(session, "_open_ring", opened)
-    monkeypatch.setattr(session, "_tried", False)
+    monkeypatch.setattr(session, "_refused", False)
     monkeypatch.setattr(session, "recorder", None)
     excepthook = sys.excepthook
     instrumentor = TorchInstrumentor()
     instrumentor.instrument(skip_dep_check=True)
     yield made
     instrumentor.uninstrument()
-    atexit.unregister(session.end)
     sys.excepthook = excepthook

@@ -505,3 +505,21 @@ def test_compiling_a_module_makes_one_graph(recording: Recording) -> None:
 
 def test_the_stand_in_is_found_by_its_name() -> None:
     assert pickle.loads(pickle.dumps(our_worker.timed_loop)) is our_worker.timed_loop
+
+
+def test_a_loop_that_goes_on_after_its_run_is_counted_in_the_next(recording: Recording) -> None:
+    net = Net()
+    optimizer, loader = sgd(net), DataLoader(DATA, batch_size=4)
+    for number, (x, _) in enumerate(loader):
+        if number == 1:
+            first = recording.finish()
+            recording.writer = ListWriter()
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+    second = recording.finish()
+    steps = [[mark.x for mark in written.rows] for written in (first, second)]
+    assert steps == [[0], list(range(len(loader) - 1))]
+    # The wait for the batch in hand belongs to the first run, those for the others to the second.
+    assert len(second.phases(semconv.DATA_WAIT)) == len(loader) - 2
+    assert second.passes() == [semconv.EPOCH]
