@@ -132,6 +132,8 @@ class Session:
             return self.recorder
         if self._refused or not self.installed or self.in_worker or (self.child and not training):
             return None
+        if _preparing_child():
+            return None
         try:
             place = identity.place_from_environment(os.environ)
             if not firm and place.distributed and not _group_exists():
@@ -349,6 +351,16 @@ def _discard(callbacks: list[Any], callback: object) -> None:
 
 def _processors(provider: Any) -> tuple[Any, ...]:
     return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
+
+
+def _preparing_child() -> bool:
+    """Whether multiprocessing is still importing the main module into a child that it spawned.
+
+    What a script builds at its top level is built in each loader worker, too. Only after this can the child
+    say that it is one.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)
 
 
 def _group_exists() -> bool:
