@@ -55,6 +55,8 @@ class Session:
         self.framework: tuple[str, str] = ("", "")
         self.device: Callable[[], str | None] = lambda: None
         """Tells the device in use; called when the first steps are done, never to initialize one."""
+        self.records_grad: Callable[[], bool] = lambda: True
+        """Tells whether the framework records gradients in this thread."""
         self.provider: Any = None
         """The tracer provider that the configurator left, with its processors as they were."""
         self._processors: tuple[Any, ...] = ()
@@ -69,6 +71,7 @@ class Session:
         self._on_end: list[OnEnd] = []
         self._early: deque[tuple[int, int, int, int]] = deque(maxlen=_MAX_EARLY)
         self._transport: Any = None
+        self._neighbours: Any = None
         self._writer: Writer | None = None
         self._settings: Settings | None = None
         self._error: str | None = None
@@ -97,8 +100,10 @@ class Session:
 
     def note_provider(self, provider: Any) -> None:
         """Remember the provider that the configurator left, to tell it from a user's own."""
+        from grademl_otel.neighbours import processors_of
+
         self.provider = provider
-        self._processors = _processors(provider)
+        self._processors = processors_of(provider)
 
     def on_start(self, callback: OnStart) -> Callable[[], None]:
         """Call ``callback(recorder, info)`` at the start of each run; at once for one that is active.
@@ -184,19 +189,34 @@ class Session:
             complain(settings.complaints)
             warn(announcement(info))
         self.info = info
+        self._meet_neighbours(recorder, info)
         for callback in tuple(self._on_start):
             _call(callback, recorder, info)
         return recorder
 
     def _provider_in_place(self) -> tuple[Any, bool]:
         """The SDK's tracer provider in place or None, and whether it is the user's own."""
-        from opentelemetry import trace
+        from grademl_otel.neighbours import processors_of, provider_in_place
 
-        provider = trace.get_tracer_provider()
-        if not hasattr(provider, "resource"):
+        provider = provider_in_place()
+        if provider is None:
             return None, False
-        unchanged = provider is self.provider and _processors(provider) == self._processors
-        return provider, not unchanged
+        processors = processors_of(provider)
+        unchanged = provider is self.provider and processors == self._processors
+        return provider, bool(processors) and not unchanged
+
+    def _meet_neighbours(self, recorder: Recorder, info: marks.RunInfo) -> None:
+        try:
+            from grademl_otel.neighbours import Neighbours
+
+            self._neighbours = Neighbours(recorder, info, self.records_grad)
+        except Exception as error:
+            warn(f"spans do not nest in the steps: {type(error).__name__}: {error}")
+
+    def look_around(self) -> None:
+        """See whether OpenTelemetry has been set up meanwhile."""
+        if self._neighbours is not None:
+            self._neighbours.look()
 
     # --- End -------------------------------------------------------------------------------------------
 
@@ -254,7 +274,10 @@ class Session:
         for callback in tuple(self._on_end):
             _call(callback)
         self.recorder, self.info = None, None
+        neighbours, self._neighbours = self._neighbours, None
         try:
+            if neighbours is not None:
+                neighbours.leave()
             recorder.finish()
             assert self._writer is not None
             self.tell_device(recorder)
@@ -294,8 +317,11 @@ class Session:
         self._early.clear()
         self.child = True
         transport, self._transport = self._transport, None
+        neighbours, self._neighbours = self._neighbours, None
         self._writer = None
         try:
+            if neighbours is not None:
+                neighbours.leave(forked=True)
             if recorder is not None:
                 recorder.mute()
             if transport is not None:
@@ -315,6 +341,7 @@ class _Keeper:
         recorder = self._session.recorder
         if recorder is not None and recorder.finished_steps():
             self._session.tell_device(recorder)
+        self._session.look_around()
         self._transport.tick(now_ns)
 
 
@@ -347,10 +374,6 @@ def _call(callback: Callable[..., object], *args: object) -> None:
 def _discard(callbacks: list[Any], callback: object) -> None:
     if callback in callbacks:
         callbacks.remove(callback)
-
-
-def _processors(provider: Any) -> tuple[Any, ...]:
-    return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
 
 
 def _preparing_child() -> bool:

@@ -15,6 +15,8 @@ kind           row                    x                       y                 
                row, 0 outside rows    or -1                   of a checkpoint, else 0     detail, 0 for none
 ROW            serial of the row      step number             flags | micro << 8          samples
                                                               | pass serial << 32
+ROW_CONTEXT    serial of the row      flags foreseen          number foreseen             0
+ROW_LINK       serial of the row      trace id, upper half    trace id, lower half        span id
 SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         number (epoch) or -1
 SCOPE_CLOSE    serial of the scope    0 ok, 1 error           index into `SCOPES` (final) string id of error
 SCOPE_INT      serial of the scope    string id of the key    value                       0
@@ -27,9 +29,12 @@ RUN_INFO       serial of run's scope  string id of RunInfo's  0                 
 
 A *row* is one row of the step table: a training step, an evaluation step or an incomplete one. Its kind and
 step number are known only when it closes, so phases refer to its serial and the ROW mark, written last, gives
-the rest. Phases of a row that never closes stand outside rows. A *scope* is a span of the workflow: the run,
-a pass over a loader (an epoch or an evaluation: which one is known at its close), a fit, a trial. Serials are
-unique in a process, start at 1 and never repeat.
+the rest. Phases of a row that never closes stand outside rows. ROW_CONTEXT says that somebody outside got
+the ids of its span, in the trace of the step that was foreseen then; ROW_LINK, that a span of the user's
+was current when the row began. Both come before the row's ROW.
+
+A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
+known at its close), a fit, a trial. Serials are unique in a process, start at 1 and never repeat.
 """
 
 from __future__ import annotations
@@ -54,6 +59,11 @@ SCOPE_TEXT: Final = 68
 SCOPE_DOUBLE: Final = 69
 SCOPE_BOOL: Final = 70
 RUN_INFO: Final = 71
+ROW_CONTEXT: Final = 72
+ROW_LINK: Final = 73
+
+UNSAMPLED: Final = 128
+"""Among the flags of a ROW: the user's sampler wants no spans of this step. Not a flag of the step table."""
 
 SCOPES: Final[tuple[str, ...]] = (
     semconv.RUN,
@@ -93,6 +103,16 @@ def pack_row(flags: int, micro: int, pass_serial: int) -> int:
 def unpack_row(y: int) -> tuple[int, int, int]:
     """Return (flags, micro, pass serial) of :func:`pack_row`."""
     return y & 0xFF, y >> 8 & 0xFFFFFF, y >> 32
+
+
+def pack_half(number: int) -> int:
+    """Return an unsigned 64-bit number, as an id has, as the signed one that a mark holds."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def unpack_half(number: int) -> int:
+    """Return the unsigned number of :func:`pack_half`."""
+    return number & (1 << 64) - 1
 
 
 @dataclass(frozen=True)

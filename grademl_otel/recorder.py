@@ -56,6 +56,14 @@ class Keeper(Protocol):
     def tick(self, now_ns: int) -> None: ...
 
 
+class StepContext(Protocol):
+    """What the recorder needs of OpenTelemetry's side; see `context.StepContexts`."""
+
+    def inside(self, machine: StepMachine, serial: int) -> None: ...
+    def over(self, serial: int, kind: int, number: int) -> bool: ...
+    def mute(self) -> None: ...
+
+
 class Guard:
     """Counts the errors of one hook and switches it off when they do not stop."""
 
@@ -108,6 +116,8 @@ class Recorder:
         """The machine of the thread inside a backward: autograd's own threads work for it."""
         self.forward_owner: StepMachine | None = None
         """The machine of a thread inside a root module, which may have others work for it (DataParallel)."""
+        self.context: StepContext | None = None
+        """What makes spans of the user nest in the steps; None where there is no OpenTelemetry to do so."""
         self._forked = forked
         self._keeper = keeper
         self._scopes = scopes
@@ -220,7 +230,12 @@ class Recorder:
             self._forked()
             return
         self._rows += 1
-        self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(kind, micro, pass_), samples)
+        flags = kind
+        if self.context is not None:
+            number = step if kind == TRAIN else self.totals.eval_steps - 1 if kind == EVALUATION else serial
+            if not self.context.over(serial, kind, number):
+                flags |= marks.UNSAMPLED
+        self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(flags, micro, pass_), samples)
         acc = self._acc
         if kind == TRAIN:
             duration = t1 - t0
@@ -273,12 +288,22 @@ class Recorder:
             self._write(marks.SCOPE_INT, lane, at, at, pass_, self.text(key), value)
         self._write(marks.SCOPE_CLOSE, lane, at, at, pass_, 0, kind)
 
+    def inside(self, machine: StepMachine, serial: int) -> None:
+        if self.context is not None:
+            self.context.inside(machine, serial)
+
+    def note(self, kind: int, at: int, row: int, x: int, y: int, z: int) -> None:
+        """Write a mark about a row that is no time of it."""
+        self._write(kind, self.lane(MAIN_LANE), at, at, row, x, y, z)
+
     # --- After a fork ----------------------------------------------------------------------------------
 
     def mute(self) -> None:
         """Write nothing any more: the run is over, or this is a forked child and the ring is its parent's."""
         self._attach(_Nothing())
         self._keeper = _Nothing()
+        if self.context is not None:
+            self.context.mute()
 
 
 class _Nothing:

@@ -84,6 +84,12 @@ class Sink(Protocol):
     def pass_closed(self, pass_: int, lane: int, kind: int, at: int, steps: int, eval_steps: int) -> None:
         """Record the end of a pass."""
 
+    def inside(self, machine: StepMachine, serial: int) -> None:
+        """Say that what the thread of ``machine`` does from now on is part of the row ``serial``; 0: of none.
+
+        Called in that thread. A row may be told before it exists, and never come to be.
+        """
+
 
 @dataclass
 class Totals:
@@ -125,6 +131,10 @@ class StepMachine:
         self._in_optimizer = False
         self._released: deque[tuple[Pass, int]] = deque()
         self._gone: deque[int] = deque()
+        self._reserved = 0
+        """Serial of the next row of this thread, when it was told before the row exists."""
+        self._shown = 0
+        """Serial of the row that the sink was told last, see `Sink.inside`."""
 
     # --- Loaders ---------------------------------------------------------------------------------------
 
@@ -152,6 +162,7 @@ class StepMachine:
             while self._stack[-1] is not pass_:
                 self._close_pass(self._stack[-1], self._last(self._stack[-1]))
             self._settle(pass_, at)
+        self._show(coming=True)
         self._sink.began(self.lane, DATA_WAIT, at)
 
     def end_wait(self, pass_: Pass, t0: int, t1: int, samples: int) -> int:
@@ -163,7 +174,7 @@ class StepMachine:
         host = pass_.host if joined and pass_.host is not None else pass_
         row = host.row
         if row is None:
-            row = host.row = Row(next(self._totals.rows), t0)
+            row = host.row = Row(self._serial(), t0)
         if joined:
             if not row.joined:
                 row.joined = True
@@ -176,6 +187,7 @@ class StepMachine:
         row.last = t1
         self._sink.ended(self.lane)
         self._sink.phase(DATA_WAIT, self.lane, t0, t1, row.serial, item, 0, 0)
+        self._show()
         return item
 
     def exhausted(self, pass_: Pass, t1: int) -> None:
@@ -193,11 +205,13 @@ class StepMachine:
             pass_.owed = read_ahead
         else:
             self._close_pass(pass_, t1)
+        self._show()
 
     def wait_failed(self) -> None:
         """``next()`` raised: the user's error, in a dataset or a worker."""
         self.waiting = False
         self._sink.ended(self.lane)
+        self._show()
 
     def release(self, pass_: Pass, at: int) -> None:
         """The iterator is gone; handled at the next event, so the garbage collector may call this."""
@@ -219,6 +233,7 @@ class StepMachine:
         row = top.row
         if row is not None and (top.ended or top is self._bottom) and self._ends_at_forward(row, root):
             self._close_row(top, row.last)
+        self._show(coming=True)
         self._sink.began(self.lane, FORWARD, at)
 
     def end_forward(self, t0: int, t1: int, grad: bool, root: int, detail: int) -> None:
@@ -239,6 +254,7 @@ class StepMachine:
         """The outermost backward begins."""
         if self._released or self._gone:
             self._drain()
+        self._show(coming=True)
         self._sink.began(self.lane, BACKWARD, at)
 
     def end_backward(self, t0: int, t1: int) -> None:
@@ -289,6 +305,7 @@ class StepMachine:
             self._in_optimizer = False
             self._sink.ended(self.lane)
             self._sink.phase(OPTIMIZER, self.lane, t0, t1, row.serial, -1, 0, 0)
+            self._show()
 
     def begin_aside(self, kind: int, at: int) -> None:
         """Something beside the step begins."""
@@ -314,6 +331,23 @@ class StepMachine:
             self._close_pass(self._stack[-1], self._last(self._stack[-1]))
         if self._bottom.row is not None:
             self._close_row(self._bottom, self._bottom.row.last)
+        self._show()
+
+    def foresee(self, serial: int, grad: bool) -> tuple[int, int]:
+        """Return the kind and the number that the row ``serial`` will have, as far as can be told by now.
+
+        ``grad`` says whether gradients are recorded at present. The number is that of the step among those
+        of its kind.
+        """
+        top = self._stack[-1]
+        row = top.row if top.row is not None and top.row.serial == serial else None
+        if row is not None and (row.backward or row.stepped):
+            trains = True
+        elif top is not self._bottom and (top.steps or top.incomplete or top.eval_steps):
+            trains = top.steps + top.incomplete > 0  # what a pass has done it goes on to do
+        else:
+            trains = grad or (row is not None and row.grad)
+        return (TRAIN, self._totals.steps) if trains else (EVALUATION, self._totals.eval_steps)
 
     # --- Rules -----------------------------------------------------------------------------------------
 
@@ -326,10 +360,7 @@ class StepMachine:
 
     def _ends_at_forward(self, row: Row, root: int) -> bool:
         if row.stepped:
-            return all(
-                optimizer in row.stepped or self.optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
-                for optimizer, last in self._optimizers.items()
-            )
+            return self._updated(row)
         if row.backward:
             return not self._optimizers
         if row.grad and self._optimizers:
@@ -337,6 +368,13 @@ class StepMachine:
         # An evaluation without a loader: the same module again is the next batch. Another one goes on with
         # this batch: a decoder, a loss, or the student after its teacher.
         return root in row.roots
+
+    def _updated(self, row: Row) -> bool:
+        """Whether every live optimizer that takes part in the steps has stepped."""
+        return all(
+            optimizer in row.stepped or self.optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
+            for optimizer, last in self._optimizers.items()
+        )
 
     def _kind(self, pass_: Pass, row: Row) -> int:
         if row.backward or row.stepped:
@@ -504,12 +542,33 @@ class StepMachine:
         top = self._stack[-1]
         row = top.row
         if row is None:
-            row = top.row = Row(next(self._totals.rows), t0)
+            row = top.row = Row(self._serial(), t0)
         elif t0 < row.start:
             row.start = t0
         row.fresh = False
         row.last = t1
         return row
+
+    def _serial(self) -> int:
+        """The serial of a new row."""
+        serial, self._reserved = self._reserved or next(self._totals.rows), 0
+        return serial
+
+    def _show(self, coming: bool = False) -> None:
+        """Tell the sink which row the thread is in now, with ``coming`` the one that this event begins."""
+        top = self._stack[-1]
+        row = top.row
+        if row is not None:
+            serial = row.serial
+            if row.stepped and (top.ended or top is self._bottom) and self._updated(row):
+                serial = 0  # no event may come that ends it; what follows is not part of it
+        elif coming:
+            serial = self._reserved = self._reserved or next(self._totals.rows)
+        else:
+            serial = 0
+        if serial != self._shown:
+            self._shown = serial
+            self._sink.inside(self, serial)
 
     def _drain(self) -> None:
         """Handle what the garbage collector reported since the last event."""

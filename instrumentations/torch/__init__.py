@@ -34,6 +34,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.steps",
     "grademl_otel.loops",
     "grademl_otel.lifecycle",
+    "grademl_otel.context",
     "grademl_otel.ring.writer",
 )
 
@@ -79,6 +80,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             return
         session.framework = ("torch", str(getattr(torch, "__version__", "")))
         session.device = _device
+        session.records_grad = torch.is_grad_enabled
         for name in ("forward", "training", "data", "worker", "checkpoint"):
             _set(name, patches)
 

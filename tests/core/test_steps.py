@@ -60,6 +60,8 @@ class Recorded:
     phases: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     """(kind, start, end, row, item)"""
     open: int = 0
+    shown: list[int] = field(default_factory=list)
+    """Serials of the rows that the thread was told to be in, one after the other."""
 
     def phase(
         self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
@@ -96,6 +98,9 @@ class Recorded:
         span = self.passes[pass_]
         assert span.end is None
         span.kind, span.end, span.steps, span.eval_steps = kind, at, steps, eval_steps
+
+    def inside(self, machine: StepMachine, serial: int) -> None:
+        self.shown.append(serial)
 
     @property
     def kinds(self) -> list[int]:

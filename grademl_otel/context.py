@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenTelemetry's current context during a step: what makes the spans of others nest in it.
+
+While a thread is in a row of the step table, a :class:`StepSpan` is its current span. Most rows are never
+asked who they are, so the ids are made when somebody asks: another span that begins, a propagator, a log
+record. Then one mark keeps the step, in the trace of the step that the row is foreseen to be; its kind and
+number are known at its end only.
+
+A span of the user's that is current when a row begins stays current: the step links to it instead. In a
+coroutine nothing is attached, since the loop may be at any other task when the row ends. No token is kept;
+what was attached is taken away only where it still is the current span.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from asyncio import _get_running_loop as running_loop
+from collections.abc import Callable, Mapping
+from time import perf_counter_ns
+from typing import Any, Final, NamedTuple
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    TraceState,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.span import INVALID_SPAN_CONTEXT
+
+from grademl_otel import marks, semconv
+from grademl_otel.config import warn
+from grademl_otel.recorder import Recorder
+from grademl_otel.steps import EVALUATION, INCOMPLETE, TRAIN, StepMachine
+
+_TRACES: Final[Mapping[int, str]] = {
+    TRAIN: semconv.TRACE_STEP,
+    EVALUATION: semconv.TRACE_EVAL_STEP,
+    INCOMPLETE: semconv.TRACE_INCOMPLETE_STEP,
+}
+_KINDS: Final[Mapping[int, str]] = {TRAIN: "train", EVALUATION: "evaluate", INCOMPLETE: "incomplete"}
+_MAX_OPEN: Final = 64
+"""Rows that are followed at a time; some begin and never come to be."""
+_LOW_HALF: Final = (1 << 64) - 1
+
+
+class StepSpan(NonRecordingSpan):
+    """Stands for the span of a row that is not over: records nothing, and has ids for whoever asks."""
+
+    def __init__(self, contexts: StepContexts, machine: StepMachine, serial: int) -> None:
+        self.machine = machine
+        self.serial = serial
+        self.over = False
+        self.known: SpanContext | None = None
+        """The ids, once somebody has asked."""
+        self._contexts = contexts
+        self._thread = threading.get_ident()
+
+    def get_span_context(self) -> SpanContext:
+        """Return the ids; invalid ones once the row is over, so that nothing of later becomes part of it.
+
+        Other threads and tasks that began in the step keep what they were given.
+        """
+        if self.known is None:
+            return self._contexts.name(self)
+        if self.over and threading.get_ident() == self._thread:
+            return INVALID_SPAN_CONTEXT
+        return self.known
+
+    def __repr__(self) -> str:
+        return f"StepSpan({self.known!r})"
+
+
+class _Decision(NamedTuple):
+    """What a sampler said."""
+
+    sampled: bool
+    state: TraceState | None = None
+
+
+class _Place:
+    """What was attached in one thread, and what had been there before."""
+
+    __slots__ = ("attached", "before")
+
+    def __init__(self) -> None:
+        self.attached: Context | None = None
+        self.before: Context | None = None
+
+
+class StepContexts:
+    """The step contexts of one run in this process.
+
+    ``sampler`` is OpenTelemetry's, asked with the ids that the traces of steps have; ``records_grad`` says
+    whether the framework records gradients in the thread that calls it; without ``nests`` none is attached.
+    Nothing here raises.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        info: marks.RunInfo,
+        sampler: Any,
+        records_grad: Callable[[], bool],
+        nests: bool = True,
+    ) -> None:
+        self._recorder: Recorder | None = recorder
+        self._nests = nests
+        self._info = info
+        self._sampler = sampler
+        self._always = _constant(sampler)
+        self._records_grad = records_grad
+        self._spans: dict[int, StepSpan] = {}
+        self._places: dict[int, _Place] = {}
+        self._naming = threading.RLock()  # a signal handler may ask, too
+
+    # --- What the recorder says --------------------------------------------------------------------------
+
+    def inside(self, machine: StepMachine, serial: int) -> None:
+        """Make the row ``serial`` what this thread is in; 0: no row."""
+        if not self._nests:
+            return
+        try:
+            place = self._places.get(machine.lane)
+            if place is None:
+                place = self._places[machine.lane] = _Place()
+            current = otel_context.get_current()
+            if current is place.attached and place.before is not None:
+                before = place.before
+            elif isinstance(get_current_span(current), StepSpan):
+                before = set_span_in_context(INVALID_SPAN, current)
+            else:
+                before = current
+            inside = self._context_of(machine, serial, before) if serial else before
+            place.attached, place.before = inside, before
+            if inside is not current:
+                otel_context.attach(inside)
+        except Exception as error:
+            self._give_up(error)
+
+    def over(self, serial: int, kind: int, number: int) -> bool:
+        """Say that a row has ended, and as what; return whether spans of it are wanted."""
+        span = self._spans.pop(serial, None)
+        if span is not None:
+            span.over = True
+            if span.known is not None:
+                return span.known.trace_flags.sampled
+        if self._always is not None:
+            return self._always
+        trace = semconv.trace_id(self._info.run_id, self._info.attempt, _TRACES[kind], number)
+        return self._sample(trace, kind, number).sampled
+
+    def mute(self) -> None:
+        """Give out no further ids: the run is over, or this is a forked child, whose parent has the steps."""
+        self._recorder = None
+
+    # --- What others ask -----------------------------------------------------------------------------------
+
+    def name(self, span: StepSpan) -> SpanContext:
+        """Give ``span`` its ids and have its row kept; invalid ones when it is too late for that."""
+        try:
+            with self._naming:
+                recorder = self._recorder
+                if span.known is not None:
+                    return span.known
+                if span.over or recorder is None or recorder.pid != os.getpid():
+                    return INVALID_SPAN_CONTEXT
+                kind, number = span.machine.foresee(span.serial, self._records_grad())
+                info = self._info
+                trace = semconv.trace_id(info.run_id, info.attempt, _TRACES[kind], number)
+                sampled, state = self._sample(trace, kind, number)
+                if sampled:
+                    recorder.note(marks.ROW_CONTEXT, perf_counter_ns(), span.serial, kind, number, 0)
+                span.known = SpanContext(
+                    trace,
+                    semconv.span_id(info.run_id, info.attempt, semconv.STEP, span.serial, info.rank),
+                    is_remote=False,
+                    trace_flags=TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT),
+                    trace_state=state,
+                )
+                return span.known
+        except Exception as error:
+            self._give_up(error)
+            return INVALID_SPAN_CONTEXT
+
+    # --- Inside ------------------------------------------------------------------------------------------
+
+    def _context_of(self, machine: StepMachine, serial: int, before: Context) -> Context:
+        """The context for a row that begins or goes on; ``before`` has no span of ours."""
+        around = get_current_span(before)
+        if around is not INVALID_SPAN:
+            outer = around.get_span_context()
+            if outer.is_valid:
+                if outer.trace_flags.sampled and serial not in self._spans:
+                    self._link(serial, outer)
+                return before
+        if self._recorder is None or running_loop() is not None:
+            return before
+        span = self._spans.get(serial)
+        if span is None:
+            if len(self._spans) >= _MAX_OPEN:
+                del self._spans[next(iter(self._spans))]
+            span = self._spans[serial] = StepSpan(self, machine, serial)
+        return set_span_in_context(span, before)
+
+    def _link(self, serial: int, outer: SpanContext) -> None:
+        if self._recorder is not None:
+            upper = marks.pack_half(outer.trace_id >> 64)
+            lower = marks.pack_half(outer.trace_id & _LOW_HALF)
+            at, span = perf_counter_ns(), marks.pack_half(outer.span_id)
+            self._recorder.note(marks.ROW_LINK, at, serial, upper, lower, span)
+
+    def _sample(self, trace: int, kind: int, number: int) -> _Decision:
+        if self._always is not None:
+            return _Decision(self._always)
+        attributes = {semconv.STEP_NUMBER: number, semconv.STEP_KIND: _KINDS[kind]}
+        try:
+            # An empty context: a step has no parent, whatever span is current where it begins.
+            result = self._sampler.should_sample(
+                Context(), trace, semconv.STEP, SpanKind.INTERNAL, attributes, ()
+            )
+            return _Decision(result.decision.is_sampled(), result.trace_state)
+        except Exception as error:
+            self._always = True
+            warn(f"the sampler failed, all steps are sampled: {type(error).__name__}: {error}")
+            return _Decision(True)
+
+    def _give_up(self, error: Exception) -> None:
+        if self._recorder is not None:
+            self._recorder = None
+            warn(f"spans no longer nest in the steps: {type(error).__name__}: {error}")
+
+
+def _constant(sampler: Any) -> bool | None:
+    """What ``sampler`` says of every trace without a parent; None when that depends on the trace."""
+    root = getattr(sampler, "_root", sampler) if type(sampler) is ParentBased else sampler
+    if root is None or root is ALWAYS_ON:
+        return True
+    return False if root is ALWAYS_OFF else None
