@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from grademl_otel import marks
+from grademl_otel import marks, semconv
 from grademl_otel.convert.converter import Converter, How
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Metric, Span
@@ -20,6 +20,7 @@ from grademl_otel.ring.reader import Mark, RingReader
 
 METRICS_EVERY_NS: Final = 10_000_000_000
 MAX_HELD_SPANS: Final = 512
+_END_OF_TIME: Final = 1 << 62
 
 
 class Sink(Protocol):
@@ -54,10 +55,11 @@ OpenSinks = Callable[[marks.RunInfo, int], list[Sink]]
 class Pump:
     """Serves one ring from its first mark to its last.
 
-    ``hold_ns`` is how long finished spans may wait for others to travel with.
+    ``hold_ns`` is how long finished spans may wait for others to travel with; ``recovered`` says that the
+    process was gone before anybody served its ring here.
     """
 
-    def __init__(self, reader: RingReader, open_sinks: OpenSinks, hold_ns: int = 0):
+    def __init__(self, reader: RingReader, open_sinks: OpenSinks, hold_ns: int = 0, recovered: bool = False):
         self.reader = reader
         self._open_sinks = open_sinks
         self._sinks: list[Sink] | None = None
@@ -66,6 +68,7 @@ class Pump:
         self._lost_before = progress.lost if progress else 0
         self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
         self._hold_ns = hold_ns
+        self._recovered = recovered
         self._problem = ""
         self._held: list[Span] = []
         self._held_since = 0
@@ -96,11 +99,23 @@ class Pump:
         while batch := self.reader.read(4096, final=True):
             self._convert(batch)
         self._count_lost()
-        self._hold(self._converter.finish(how, self.reader.open_phases(), now_ns, self.reader.accumulators()))
+        spans = self._converter.finish(how, self.reader.open_phases(), now_ns, self.reader.accumulators())
+        if self._recovered:
+            for span in spans:
+                if span.name == semconv.RUN:
+                    span.attributes[semconv.RECOVERED] = True
+        self._hold(spans)
         self._hand_on()
         self._send_metrics(final=True)
         self._await_delivery()
         self.acknowledge()
+
+    def flush(self) -> None:
+        """Hand on what is finished and held, and the part of a window that is open."""
+        if not self.finished:
+            self._hold(self._converter.flush(_END_OF_TIME))
+            self._hand_on()
+            self.acknowledge()
 
     def acknowledge(self) -> None:
         """Tell the owner how far its marks are delivered, and what is in the way."""

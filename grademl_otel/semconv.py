@@ -95,6 +95,7 @@ SCRIPT: Final = "grademl.script"  # str on run and windows: base name of the pro
 DEVICE: Final = "grademl.device"  # str on run and windows
 EXPORTERS: Final = "grademl.exporters"  # str[] on run: where the telemetry went
 TERMINATED: Final = "grademl.terminated"  # str on spans closed by the relay: killed
+RECOVERED: Final = "grademl.recovered"  # true on a run whose process was gone before a relay served it
 OPEN_PHASE: Final = "grademl.open_phase"  # str on run: what the process died in; on windows: what runs now
 OPEN_SINCE: Final = "grademl.open_since"  # int on windows, Unix ns: since when that phase runs
 ENDED: Final = "grademl.ended"  # str on run: exit, exception, killed

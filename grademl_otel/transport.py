@@ -98,6 +98,8 @@ class Transport:
         while self._writer.acked < final and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         delivered = self._writer.acked >= final
+        if not delivered and self._writer.relay_heartbeat == 0:
+            self._writer.leave_copy()
         self._tell_problem()
         # The relay removes the files of a ring that it has finished; one that nobody read yet must stay.
         self._writer.close(unlink=False)
@@ -114,6 +116,7 @@ class Transport:
     # --- Relay ------------------------------------------------------------------------------------------
 
     def _look_after_relay(self, now_ns: int) -> None:
+        reachable = self._reachable()
         if self._writer.relay_alive(now_ns):
             self._waiting_since = 0
             return
@@ -121,24 +124,35 @@ class Transport:
         path = self._writer.path
         if path is None:
             return
-        too_late = now_ns - self._waiting_since > _READY_WITHIN_NS
-        if too_late or self._starts > _MAX_RESTARTS:
-            self._convert_here()
-            return
-        self._start_relay(path.parent)
+        if not reachable:
+            self._convert_here("the ring's file is gone")
+        elif now_ns - self._waiting_since > _READY_WITHIN_NS:
+            self._convert_here("none answers")
+        elif self._starts > _MAX_RESTARTS:
+            self._convert_here("none stays alive")
+        else:
+            self._start_relay(path.parent)
+
+    def _reachable(self) -> bool:
+        try:
+            return self._writer.keep_reachable()
+        except OSError:
+            return False
 
     def _start_relay(self, folder: Path) -> None:
         try:
-            if ensure_relay(folder, self._writer.digest, self._environ):
+            if ensure_relay(folder, self._writer.digest, self._environ, self._writer.descriptor):
                 self._starts += 1
-        except (RelayUnavailable, OSError, ValueError):
+        except (RelayUnavailable, OSError, ValueError) as error:
             if not self._closed:
-                self._convert_here()
+                self._convert_here(f"{error}")
 
-    def _convert_here(self) -> None:
+    def _convert_here(self, no_relay: str = "") -> None:
         # Encoders and exporters are imported only where they are needed.
         from grademl_otel.inprocess import InProcessWorker
 
+        if no_relay:
+            warn(f"no relay process ({no_relay}): the training process exports its telemetry itself")
         self._writer.take_back()
         self._worker = InProcessWorker(self._writer, self._settings, self._provider)
         self._worker.start()

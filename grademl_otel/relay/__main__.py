@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay process: ``python -P __main__.py FOLDER DIGEST``; started by `launch.ensure_relay`, never by
-hand.
+"""The relay process: ``python -P __main__.py FOLDER DIGEST [DESCRIPTOR]``; started by `launch.ensure_relay`,
+never by hand.
 """
 
 import logging
@@ -14,7 +14,7 @@ if sys.version_info < (3, 11) and sys.path and Path(sys.path[0]) == Path(__file_
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 
-def main(folder: str, digest: str) -> int:
+def main(folder: str, digest: str, descriptor: str = "") -> int:
     """Serve the rings of ``digest`` in ``folder``; returns the exit status."""
     from grademl_otel.config import Settings
     from grademl_otel.relay.service import Relay
@@ -30,7 +30,8 @@ def main(folder: str, digest: str) -> int:
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
     try:
-        Relay(private_folder(Path(folder)), digest, settings, os.environ).run()
+        inherited = int(descriptor) if descriptor else None
+        Relay(private_folder(Path(folder)), digest, settings, os.environ, inherited).run()
     except Exception:
         logger.exception("the relay stopped")
         return 1
@@ -38,4 +39,4 @@ def main(folder: str, digest: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main(*sys.argv[1:4]))

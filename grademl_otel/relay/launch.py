@@ -9,8 +9,8 @@ from the process that started it.
 
 The relay must never become a nuisance to the training process: it is started through an intermediate that
 exits at once and is waited for here (a user's ``os.wait()`` must not return it), in a session of its own,
-with nothing inherited but the environment, by absolute file path and without the working folder on the module
-search path (a user's ``queue.py`` must not be imported).
+with nothing inherited but the environment and the ring, by absolute file path and without the working folder
+on the module search path (a user's ``queue.py`` must not be imported).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.digest import DIGEST_LENGTH
+from grademl_otel.ring.place import remove
 
 _FOLDER: Final = Path(__file__).resolve().parent
 _AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
@@ -64,7 +65,7 @@ def elect(folder: Path, digest: str) -> int | None:
 
 def retire(folder: Path, digest: str, descriptor: int) -> None:
     """Give the lock of `elect` back and leave no file behind."""
-    lock_path(folder, digest).unlink(missing_ok=True)
+    remove(lock_path(folder, digest))
     os.close(descriptor)
 
 
@@ -75,25 +76,32 @@ def _is_file_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def ensure_relay(folder: Path, digest: str, environ: Mapping[str, str]) -> bool:
+def ensure_relay(
+    folder: Path, digest: str, environ: Mapping[str, str], descriptor: int | None = None
+) -> bool:
     """Start a relay for the rings of ``digest`` in ``folder``; return False when one is there already.
 
-    Raises `RelayUnavailable` or OSError. Does not wait until the relay is ready, only until it is on its way.
+    ``descriptor`` is a ring without a name: the relay inherits it, so that nothing is lost when this process
+    dies before the relay is ready. Raises `RelayUnavailable` or OSError. Does not wait until the relay is
+    ready, only until it is on its way.
     """
-    descriptor = elect(folder, digest)
-    if descriptor is None:
+    election = elect(folder, digest)
+    if election is None:
         return False
-    os.close(descriptor)  # a relay that is started meanwhile by another process wins, ours exits
+    os.close(election)  # a relay that is started meanwhile by another process wins, ours exits
     if not sys.executable:
         raise RelayUnavailable("this Python does not know its own executable")
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     relay = [sys.executable, *safe_path, str(_FOLDER / "__main__.py"), str(folder), digest]
+    inherited = () if descriptor is None else (descriptor,)
+    relay += map(str, inherited)
     intermediate = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_FOLDER / "detach.py"), *relay],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         close_fds=True,
+        pass_fds=inherited,
         cwd="/",
         env=relay_environment(environ),
         start_new_session=True,

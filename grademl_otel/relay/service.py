@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The relay's loop: find rings, serve each, finish those whose process is gone, leave when none is left.
 
-A fault in one ring's handling costs that ring only.
+A fault in one ring's handling costs that ring only. What is found in the folder is not trusted: see `reader`
+for what a ring holds, `place` and `sealed` for what lies in a ring's place.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import time
@@ -15,12 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.config import Settings
-from grademl_otel.digest import namespaces
+from grademl_otel.digest import SETTINGS_DIGITS
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Pump
 from grademl_otel.relay.launch import elect, retire, wake_path
 from grademl_otel.ring import layout
-from grademl_otel.ring.place import remove_forgotten
+from grademl_otel.ring.mirror import Mirror
+from grademl_otel.ring.place import is_unlocked, remove, remove_forgotten
 from grademl_otel.ring.reader import RingCorrupt, RingReader
 
 _log = logging.getLogger(__name__)
@@ -30,22 +33,47 @@ BATCH: Final = 4096
 LINGER_NS: Final = 10_000_000_000
 """A relay without rings stays for so long: the next run of a loop of short ones finds it ready."""
 _SETTLE_S: Final = 0.02
+_DYING_WAIT_NS: Final = 2_000_000_000
+"""A relay told to stop waits so long for processes that were told, too, and are on their way out."""
 _DRAIN_LIMIT_NS: Final = 10_000_000_000
 _UNUSABLE_FOR_NS: Final = 60_000_000_000
+_ADOPT_EVERY_NS: Final = 10_000_000_000
 _FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 
 
-class Relay:
-    """Serves the rings of one digest in one folder."""
+class _Served:
+    """A ring that is being read: its pump, and the copy of it, if it has no file of its own."""
 
-    def __init__(self, folder: Path, digest: str, settings: Settings, environ: Mapping[str, str]):
+    def __init__(self, pump: Pump, mirror: Mirror | None, foreign: tuple[str, int] | None):
+        self.pump = pump
+        self.mirror = mirror
+        self.foreign = foreign
+        """The digest of other namespaces that it was made in, and the lock of their relay, held here."""
+
+
+class Relay:
+    """Serves the rings of one digest in one folder.
+
+    ``inherited`` is a descriptor of a ring without a name that the process gave which started this one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        digest: str,
+        settings: Settings,
+        environ: Mapping[str, str],
+        inherited: int | None = None,
+    ):
         self._folder = folder
         self._digest = digest
-        self._pumps: dict[Path, Pump] = {}
+        self._inherited = inherited
+        self._rings: dict[Path, _Served] = {}
         self._unusable: dict[Path, int] = {}
         self._sinks = Sinks(settings, environ)
         self._stopping = False
         self._idle_since = time.perf_counter_ns()
+        self._adopted_at = -_ADOPT_EVERY_NS
 
     def run(self) -> None:
         """Serve until told to stop or until no ring was there for 10 s; returns at once if another relay
@@ -60,71 +88,135 @@ class Relay:
         _log.info("serving %s in %s", self._digest, self._folder)
         try:
             while not self._stopping and not self._idle_too_long():
-                self._scan()
-                busy = self._serve()
-                if not busy:
-                    _wait(waker, self._pause())
+                self._turn(waker)
+            deadline = time.perf_counter_ns() + _DYING_WAIT_NS
+            while self._rings and time.perf_counter_ns() < deadline:
+                self._turn(waker)
             self._drain()
             for path in remove_forgotten(self._folder, _FORGOTTEN_AFTER_S):
                 _log.warning("%s: removed, no relay could deliver it for a day", path)
         finally:
             if waker is not None:
                 waker.close()
-            wake_path(self._folder, self._digest).unlink(missing_ok=True)
+            remove(wake_path(self._folder, self._digest))
             retire(self._folder, self._digest, lock)
         _log.info("done")
+
+    def _turn(self, waker: socket.socket | None) -> None:
+        self._scan()
+        if not self._serve():
+            _wait(waker, self._pause())
 
     # --- Rings ------------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
         """Attach to rings that are new, whether their process lives or not."""
         now = time.perf_counter_ns()
+        for path in self._folder.glob(f"{self._digest}-*{layout.POINTER_SUFFIX}"):
+            self._attach(path, now)
         for path in self._folder.glob(f"{self._digest}-*{layout.SUFFIX}"):
-            if path in self._pumps or now - self._unusable.get(path, -_UNUSABLE_FOR_NS) < _UNUSABLE_FOR_NS:
+            pointer = path.with_suffix(layout.POINTER_SUFFIX)
+            if pointer not in self._rings and not pointer.is_symlink():  # else it is our copy
+                self._attach(path, now)
+        if now - self._adopted_at >= _ADOPT_EVERY_NS:
+            self._adopted_at = now
+            self._adopt(now)
+
+    def _attach(self, path: Path, now: int, foreign: tuple[str, int] | None = None) -> bool:
+        if path in self._rings or now - self._unusable.get(path, -_UNUSABLE_FOR_NS) < _UNUSABLE_FOR_NS:
+            return False
+        try:
+            reader = RingReader.open(path, self._inherited)
+        except FileNotFoundError:
+            if path.is_symlink():
+                self._owner_is_gone(path, now)
+            return False
+        except (RingCorrupt, OSError) as error:
+            _log.warning("%s: left alone: %s", path, error)
+            self._unusable[path] = now
+            return False
+        if not path.name.startswith(f"{reader.digest}-") or reader.abandoned:
+            _log.warning("%s: left alone: it is not what its name says", path)
+            self._unusable[path] = now
+            reader.close()
+            return False
+        mirror = None
+        if path.suffix == layout.POINTER_SUFFIX:
+            mirror = Mirror(path.with_suffix(layout.SUFFIX))
+            self._forget_inherited()
+        recovered = reader.owner_unlocked()
+        reader.attend(now)
+        _log.info("attached to %s of process %d%s", path.name, reader.pid, ", gone" if recovered else "")
+        pump = Pump(reader, self._sinks.open, recovered=recovered)
+        self._rings[path] = _Served(pump, mirror, foreign)
+        return True
+
+    def _owner_is_gone(self, pointer: Path, now: int) -> None:
+        """Handle a pointer to a ring that is gone with its process: what is left is the copy, if any."""
+        if not is_unlocked(pointer.with_suffix(layout.LOCK_SUFFIX)):
+            self._unusable[pointer] = now  # it lives, and has closed descriptors that it does not know
+            return
+        remove(pointer)
+        if not pointer.with_suffix(layout.SUFFIX).exists():
+            remove(pointer.with_suffix(layout.LOCK_SUFFIX))
+            _log.warning("%s: its process is gone, no copy was kept: what it recorded is lost", pointer)
+
+    def _adopt(self, now: int) -> None:
+        """Take over what processes of other namespaces left, as containers that are gone, to the same place.
+
+        Only under the lock of their own relay, and only when their process is dead.
+        """
+        settings = self._digest[:SETTINGS_DIGITS]
+        for path in self._folder.glob(f"{settings}*{layout.SUFFIX}"):
+            digest = path.name.partition("-")[0]
+            if digest == self._digest or path in self._rings or path in self._unusable:
                 continue
             try:
-                reader = RingReader.open(path)
-                if reader.namespaces != namespaces():
-                    raise RingCorrupt("made in other namespaces")
-                reader.attend(now)
-            except FileNotFoundError:
+                if not is_unlocked(path.with_suffix(layout.LOCK_SUFFIX)):
+                    continue
+                lock = elect(self._folder, digest)
+            except (OSError, ValueError):
                 continue
-            except (RingCorrupt, OSError) as error:
-                _log.warning("%s: %s", path, error)
-                self._unusable[path] = now
+            if lock is None:
                 continue
-            _log.info("attached to %s of process %d", path.name, reader.pid)
-            self._pumps[path] = Pump(reader, self._sinks.open)
+            if self._attach(path, now, (digest, lock)):
+                remove(path.with_suffix(layout.POINTER_SUFFIX))
+            else:
+                retire(self._folder, digest, lock)
 
     def _serve(self) -> bool:
         """Give every ring its turn; return True when one of them has more to read at once."""
         busy = False
-        for path, pump in list(self._pumps.items()):
+        for path, ring in list(self._rings.items()):
             try:
-                busy |= self._serve_one(path, pump)
+                busy |= self._serve_one(path, ring)
             except Exception as error:  # whatever a ring holds, the others go on
                 _log.warning("%s: given up", path, exc_info=not isinstance(error, (RingCorrupt, OSError)))
                 self._unusable[path] = time.perf_counter_ns()
-                self._detach(path, pump)
+                self._detach(path, ring)
         self._sinks.relieve()
         return busy
 
-    def _serve_one(self, path: Path, pump: Pump) -> bool:
+    def _serve_one(self, path: Path, ring: _Served) -> bool:
         now = time.perf_counter_ns()
-        reader = pump.reader
+        pump, reader = ring.pump, ring.pump.reader
         reader.attend(now)
         if pump.finished:
             pump.acknowledge()
             if pump.delivered:
-                self._remove(path, pump)
+                self._remove(path, ring)
             return False
         if reader.abandoned:
             # Its process took it back to convert its marks itself.
-            self._detach(path, pump)
+            if ring.mirror is not None:
+                ring.mirror.remove()
+            self._detach(path, ring)
             return False
         number = pump.turn(BATCH, now)
         if number == BATCH:
             return True
+        if ring.mirror is not None:
+            ring.mirror.update(reader)
         if reader.drained or (reader.closing and reader.owner_unlocked()):
             pump.finish("exit", now)
         elif reader.owner_dead(now):
@@ -132,50 +224,67 @@ class Relay:
             pump.finish("killed", now)
         return pump.finished
 
-    def _remove(self, path: Path, pump: Pump) -> None:
-        path.unlink(missing_ok=True)
-        path.with_suffix(layout.LOCK_SUFFIX).unlink(missing_ok=True)
+    def _remove(self, path: Path, ring: _Served) -> None:
+        remove(path)
+        if ring.mirror is not None:
+            ring.mirror.remove()
+        remove(path.with_suffix(layout.LOCK_SUFFIX))
         _log.info("finished %s", path.name)
-        self._detach(path, pump)
+        self._detach(path, ring)
 
-    def _detach(self, path: Path, pump: Pump) -> None:
-        self._pumps.pop(path, None)
+    def _detach(self, path: Path, ring: _Served) -> None:
+        self._rings.pop(path, None)
+        if ring.mirror is not None:
+            ring.mirror.close()
+        if ring.foreign is not None:
+            retire(self._folder, *ring.foreign)
         try:
-            pump.close()
+            ring.pump.close()
         except OSError as error:
             _log.warning("%s: %s", path, error)
+
+    def _forget_inherited(self) -> None:
+        """Close what was inherited: it is open by itself now, and its memory must go when it is delivered."""
+        if self._inherited is not None:
+            os.close(self._inherited)
+            self._inherited = None
 
     # --- The end ----------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Read what the rings hold now and deliver or spool it; rings of living processes stay for the next
-        relay.
+        """Read what the rings hold now, windows that are open included, and deliver or spool it; rings of
+        living processes stay for the next relay.
         """
         deadline = time.perf_counter_ns() + _DRAIN_LIMIT_NS
-        for path, pump in list(self._pumps.items()):
+        for path, ring in list(self._rings.items()):
+            pump = ring.pump
             try:
                 while not pump.finished and pump.turn(BATCH, time.perf_counter_ns()) == BATCH:
                     pass
+                pump.flush()
                 while not pump.delivered and time.perf_counter_ns() < deadline:
                     self._sinks.relieve()
                     time.sleep(_SETTLE_S)
                     pump.acknowledge()
                 if pump.finished and pump.delivered:
-                    self._remove(path, pump)
+                    self._remove(path, ring)
+                    continue
+                if ring.mirror is not None:
+                    ring.mirror.update(pump.reader)
             except Exception as error:
                 _log.warning("%s: %s", path, error)
-            self._detach(path, pump)
+            self._detach(path, ring)
         self._sinks.close(max(0.0, (deadline - time.perf_counter_ns()) / 1e9))
 
     def _idle_too_long(self) -> bool:
         now = time.perf_counter_ns()
-        if self._pumps:
+        if self._rings:
             self._idle_since = now
         return now - self._idle_since > LINGER_NS
 
     def _pause(self) -> float:
         """Return how long to sleep: shortly while a process waits for its last acknowledgement."""
-        return _SETTLE_S if any(pump.finished for pump in self._pumps.values()) else POLL_S
+        return _SETTLE_S if any(ring.pump.finished for ring in self._rings.values()) else POLL_S
 
     def _stop(self, *_: object) -> None:
         self._stopping = True

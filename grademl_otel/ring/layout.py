@@ -12,6 +12,10 @@ All integers are little-endian. Sequence numbers start at 1; a slot of zeros was
 stored: the reader finds it by the sequence numbers, so that a mark costs one store and nothing shared is
 contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``,
 ``PROGRESS``, ``PROBLEM``).
+
+In a relay's folder a ring shows as ``STEM.ring``, the ring itself, or as ``STEM.memfd``, which points to one
+without a name (`sealed`); ``STEM.ring`` beside the latter is the relay's copy of it (`mirror`).
+``STEM.lock`` is held by the owner for as long as it lives.
 """
 
 from __future__ import annotations
@@ -22,16 +26,17 @@ from typing import Final, NamedTuple
 from grademl_otel import marks
 
 MAGIC: Final = b"GRADEML\x00"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_BYTES: Final = 8192
 SUFFIX: Final = ".ring"
+POINTER_SUFFIX: Final = ".memfd"
 NASCENT_SUFFIX: Final = ".new"
 """Of a ring whose header is not written yet."""
 LOCK_SUFFIX: Final = ".lock"
 
-IDENTITY: Final = Struct("<8sIIQQQQ16sqq")
-"""magic, version, pid, slots, bytes of strings, pid namespace, IPC namespace, digest, perf ns, wall ns (a
-pair).
+IDENTITY: Final = Struct("<8sIIQQQQ24sQqq")
+"""magic, version, pid, slots, bytes of strings, pid namespace, IPC namespace, digest, clock (see
+`digest.clock_number`), perf ns, wall ns (a pair).
 """
 
 I64: Final = Struct("<q")
@@ -43,6 +48,8 @@ FINAL_SEQUENCE: Final = 144
 """Sequence number of the last mark; valid when `CLOSING` is 1."""
 STRING_BYTES_USED: Final = 152
 STRINGS_REFUSED: Final = 160
+TAKEN_BACK: Final = 168
+"""1 once the owner converts its marks itself: whoever else has the ring open lets go."""
 ACKED: Final = 192
 """Relay: marks up to and with this one are exported, stored or spooled."""
 RELAY_PID: Final = 200

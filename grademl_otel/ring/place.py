@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a ring may lie, and how its file comes to be there: private, allocated in full, never someone else's.
+"""Where a ring may lie, and how its files come to be there: private, allocated in full, never someone else's.
 
-Places are tried in order: ``GRADEML_RING_DIR``, ``/dev/shm`` when it has sixteen times the ring free,
-``$XDG_RUNTIME_DIR``, and ``$TMPDIR`` on macOS (which has no ``/dev/shm``). Never a disk or network file
-system unless the user names one: a page written back to a slow disk would stop the training. A ring without a
-file at all (memfd handed to the relay) is not offered: where every place fails the process converts its own
-marks.
+A ring without a name (`sealed`) needs only a folder in which relays find it: ``/dev/shm``,
+``$XDG_RUNTIME_DIR``, else the folder for temporary files, full or not. A ring that is a file, because the
+user named a folder or because this system has no sealed memory, lies in ``GRADEML_RING_DIR``, ``/dev/shm``
+when it has sixteen times the ring free, ``$XDG_RUNTIME_DIR``, or ``$TMPDIR`` on macOS (which has no
+``/dev/shm``). Never on a disk or network file system unless the user names one: a page written back to a slow
+disk would stop the training. Where every place fails the process converts its own marks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.ring.layout import LOCK_SUFFIX, NASCENT_SUFFIX, SUFFIX
+from grademl_otel.ring.layout import LOCK_SUFFIX, NASCENT_SUFFIX, POINTER_SUFFIX, SUFFIX
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _FREE_FACTOR: Final = 16
@@ -33,16 +34,45 @@ class RingUnavailable(Exception):
 
 def places(ring_dir: Path | None, ring_bytes: int) -> Iterator[Path]:
     """Yield the private folders in which a ring may be made, best first; none of them need exist."""
-    private = f"grademl-{os.getuid()}"
     if ring_dir is not None:
-        yield ring_dir / private
-    if _free_bytes(SHARED_MEMORY) >= _FREE_FACTOR * ring_bytes:
-        yield SHARED_MEMORY / private
+        yield ring_dir / _private_name()
+    if has_room(SHARED_MEMORY, ring_bytes):
+        yield SHARED_MEMORY / _private_name()
+    yield from _runtime_folder()
+    if sys.platform == "darwin":
+        yield _temporary_folder()
+
+
+def meeting_places() -> Iterator[Path]:
+    """Yield the private folders in which a relay may find what points to a ring, best first."""
+    if SHARED_MEMORY.is_dir():
+        yield SHARED_MEMORY / _private_name()
+    yield from _runtime_folder()
+    yield _temporary_folder()
+
+
+def has_room(folder: Path, ring_bytes: int) -> bool:
+    """Return True when ``folder`` has sixteen times ``ring_bytes`` free: others live there, too."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize >= _FREE_FACTOR * ring_bytes
+
+
+def _private_name() -> str:
+    return f"grademl-{os.getuid()}"
+
+
+def _runtime_folder() -> Iterator[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime):
-        yield Path(runtime) / private
-    if sys.platform == "darwin":
-        yield Path(os.environ.get("TMPDIR", "/tmp")) / private
+        yield Path(runtime) / _private_name()
+
+
+def _temporary_folder() -> Path:
+    folder = os.environ.get("TMPDIR", "")
+    return Path(folder if os.path.isabs(folder) else "/tmp") / _private_name()
 
 
 def private_folder(path: Path) -> Path:
@@ -63,7 +93,7 @@ def create_allocated(path: Path, size: int) -> mmap.mmap:
     Allocation comes first: touching a page that a full tmpfs cannot give would kill the program with SIGBUS.
     Raises OSError (ENOSPC among them) and leaves nothing behind.
     """
-    descriptor = _create(path)
+    descriptor = create_private(path)
     try:
         _allocate(descriptor, size)
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -81,7 +111,7 @@ def create_locked(path: Path) -> int:
     It is also freed when the process closes *any* descriptor of that file, so that nothing else may ever open
     it here.
     """
-    descriptor = _create(path)
+    descriptor = create_private(path)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
@@ -91,22 +121,76 @@ def create_locked(path: Path) -> int:
     return descriptor
 
 
+class OwnerLock:
+    """Tells, from another process, whether the one that made a lock by `create_locked` still lives.
+
+    The file is opened once and kept open: that someone deletes it is no sign of death. Never for the lock of
+    this very process: closing the file here would free it.
+    """
+
+    def __init__(self, path: Path):
+        try:
+            self._descriptor = open_regular(path)
+        except OSError:
+            self._descriptor = -1
+
+    def free(self) -> bool:
+        """Return True when nobody holds the lock, or there was none."""
+        if self._descriptor < 0:
+            return True
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 def is_unlocked(path: Path) -> bool:
     """Return True when nobody holds the lock of `create_locked`, or its file is gone.
 
     Never to be asked by the process that holds it: closing the file here would free the lock.
     """
+    lock = OwnerLock(path)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return True
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        return lock.free()
     finally:
+        lock.close()
+
+
+def open_regular(path: Path) -> int:
+    """Open the file of ours at ``path`` for reading and writing; raises OSError for anything else there.
+
+    A link, a device, a pipe, a second name of some file of the user's: what was planted is not touched.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    _check_regular(path.lstat(), path)  # before it is opened: opening a device may have effects
+    descriptor = os.open(path, flags)
+    try:
+        _check_regular(os.fstat(descriptor), path)
+    except BaseException:
         os.close(descriptor)
-    return True
+        raise
+    return descriptor
+
+
+def remove(path: Path) -> None:
+    """Remove ``path``, if that can be done."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_nlink > 1:
+        raise PermissionError(errno.EPERM, "not a file of this user alone", str(path))
 
 
 def remove_forgotten(folder: Path, older_than_s: float) -> list[Path]:
@@ -115,7 +199,9 @@ def remove_forgotten(folder: Path, older_than_s: float) -> list[Path]:
     They are of destinations that nothing is sent to any more, or damaged.
     """
     removed = []
-    for path in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{NASCENT_SUFFIX}")):
+    for path in (
+        each for suffix in (SUFFIX, POINTER_SUFFIX, NASCENT_SUFFIX) for each in folder.glob(f"*{suffix}")
+    ):
         lock = path.with_suffix(LOCK_SUFFIX)
         try:
             # The age first: a process' own lock must not be opened.
@@ -128,7 +214,8 @@ def remove_forgotten(folder: Path, older_than_s: float) -> list[Path]:
     return removed
 
 
-def _create(path: Path) -> int:
+def create_private(path: Path) -> int:
+    """Create ``path``, which must not exist, and return a descriptor for reading and writing."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
 
@@ -140,11 +227,3 @@ def _allocate(descriptor: int, size: int) -> None:
     written = 0
     while written < size:
         written += os.pwrite(descriptor, bytes(min(1 << 20, size - written)), written)
-
-
-def _free_bytes(path: Path) -> int:
-    try:
-        status = os.statvfs(path)
-    except OSError:
-        return 0
-    return status.f_bavail * status.f_frsize

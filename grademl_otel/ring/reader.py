@@ -17,8 +17,10 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from grademl_otel import marks
+from grademl_otel.digest import clock_number, namespaces
 from grademl_otel.ring import layout
-from grademl_otel.ring.place import is_unlocked
+from grademl_otel.ring.place import OwnerLock, open_regular
+from grademl_otel.ring.sealed import Pointer, open_sealed
 
 Mark = tuple[int, int, int, int, int, int, int, int]
 """kind, lane, t0, t1, row, x, y, z."""
@@ -29,6 +31,7 @@ _HOLE_AFTER_NS: Final = 2_000_000_000
 _LOOK_AHEAD: Final = 64
 _ATTEMPTS: Final = 3
 _MAX_SEQUENCE: Final = 1 << 62
+_STRINGS_AT_ONCE: Final = 1 << 20
 
 
 class RingCorrupt(Exception):
@@ -48,14 +51,16 @@ class _Store(Protocol):
 
     def write(self, offset: int, data: bytes) -> None: ...
 
-    def unlinked(self) -> bool: ...
+    def held(self) -> bool:
+        """Return True when it can be seen that the owner still holds the memory."""
 
     def close(self) -> None: ...
 
 
 class _FileStore:
-    def __init__(self, path: Path):
-        self._descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def __init__(self, descriptor: int, pointer: Pointer | None = None):
+        self._descriptor = descriptor
+        self._pointer = pointer
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self._descriptor, length, offset)
@@ -66,8 +71,8 @@ class _FileStore:
     def write(self, offset: int, data: bytes) -> None:
         os.pwrite(self._descriptor, data, offset)
 
-    def unlinked(self) -> bool:
-        return os.fstat(self._descriptor).st_nlink == 0
+    def held(self) -> bool:
+        return self._pointer is not None and self._pointer.valid()
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -85,8 +90,8 @@ class _MemoryStore:
     def write(self, offset: int, data: bytes) -> None:
         self._memory[offset : offset + len(data)] = data
 
-    def unlinked(self) -> bool:
-        return False
+    def held(self) -> bool:
+        return True
 
     def close(self) -> None:
         pass
@@ -103,16 +108,22 @@ class RingReader:
         self.path = path
         self._store = store
         header = store.read(0, layout.IDENTITY.size)
-        magic, version, self.pid, slots, strings, pid_ns, ipc_ns, digest, *_ = layout.IDENTITY.unpack(header)
+        magic, version, self.pid, slots, strings, pid_ns, ipc_ns, digest, clock, *_ = layout.IDENTITY.unpack(
+            header
+        )
         if magic != layout.MAGIC:
             raise RingCorrupt("no ring: the first bytes differ")
         if version != layout.VERSION:
             raise RingCorrupt(f"layout version {version}; this version reads {layout.VERSION}")
-        self._geometry = layout.Geometry(strings, slots)
+        self.geometry = layout.Geometry(strings, slots)
         if not 0 < slots <= MAX_RING_BYTES // layout.SLOT.size or not 0 <= strings <= MAX_RING_BYTES:
             raise RingCorrupt(f"impossible sizes: {slots} slots, {strings} bytes of strings")
-        store.read(self._geometry.size - 1, 1)
-        self.namespaces: tuple[int, int] = (pid_ns, ipc_ns)
+        if clock != clock_number():
+            raise RingCorrupt("made before this boot, or by another clock")
+        store.read(self.geometry.size - 1, 1)
+        own = self.pid == os.getpid() and (pid_ns, ipc_ns) == namespaces()
+        # Opening the lock in the process that holds it would free it.
+        self._lock = None if own or path is None else OwnerLock(path.with_suffix(layout.LOCK_SUFFIX))
         self.digest = digest.decode("ascii", "replace")
         self.strings: list[str] = [""]
         """Text by id; grows as the writer adds to it."""
@@ -127,9 +138,17 @@ class RingReader:
         self._progress_at = time.perf_counter_ns()
 
     @classmethod
-    def open(cls, path: Path) -> RingReader:
-        """Open the ring at ``path``; raises `RingCorrupt` or OSError."""
-        store = _FileStore(path)
+    def open(cls, path: Path, inherited: int | None = None) -> RingReader:
+        """Open the ring at ``path``, a file or a pointer; raises `RingCorrupt` or OSError.
+
+        ``inherited`` is a descriptor of a ring without a name that its owner gave to this process; see
+        `open_sealed`.
+        """
+        if path.suffix == layout.POINTER_SUFFIX:
+            pointer = Pointer.read(path)
+            store = _FileStore(open_sealed(pointer, inherited), pointer)
+        else:
+            store = _FileStore(open_regular(path))
         try:
             return cls(store, path)
         except BaseException:
@@ -144,6 +163,8 @@ class RingReader:
     def close(self) -> None:
         """Close the file; the ring stays."""
         self._store.close()
+        if self._lock is not None:
+            self._lock.close()
 
     # --- Marks ------------------------------------------------------------------------------------------
 
@@ -168,8 +189,8 @@ class RingReader:
         """Return the valid marks from `next` on within one contiguous stretch, and whether all of it was
         valid.
         """
-        first = self.next % self._geometry.slots
-        number = min(limit, self._geometry.slots - first)
+        first = self.next % self.geometry.slots
+        number = min(limit, self.geometry.slots - first)
         once, twice = self._slots(first, number), self._slots(first, number)
         same = once == twice
         size = layout.SLOT.size
@@ -207,11 +228,11 @@ class RingReader:
         return True
 
     def _ahead(self) -> Iterator[int]:
-        return iter(range(self.next + 1, self.next + 1 + min(_LOOK_AHEAD, self._geometry.slots - 1)))
+        return iter(range(self.next + 1, self.next + 1 + min(_LOOK_AHEAD, self.geometry.slots - 1)))
 
     def _skip_lap(self, found: int) -> None:
         """Go on at the oldest mark that is safe to read; the slot of `next` holds mark ``found`` already."""
-        slots = self._geometry.slots
+        slots = self.geometry.slots
         # The head is the last slot, from that of ``found`` on, that belongs to its lap.
         low, high = 0, slots - 1
         while low < high:
@@ -234,7 +255,7 @@ class RingReader:
         """Return the sequence number of the mark that lies where ``seq`` belongs, None if it is torn or
         absent.
         """
-        slots = self._geometry.slots
+        slots = self.geometry.slots
         data = self._slots(seq % slots, 1)
         found, check, body = layout.SLOT.unpack(data)
         if (
@@ -247,27 +268,38 @@ class RingReader:
 
     def _slots(self, first: int, number: int) -> bytes:
         return self._store.read(
-            self._geometry.first_slot + first * layout.SLOT.size, number * layout.SLOT.size
+            self.geometry.first_slot + first * layout.SLOT.size, number * layout.SLOT.size
         )
 
     # --- Strings and header -----------------------------------------------------------------------------
 
     def _read_strings(self) -> None:
-        end = self._get(layout.STRING_BYTES_USED)
-        if not self._string_end < end <= self._geometry.strings:
+        end = min(self.string_bytes_used, self._string_end + _STRINGS_AT_ONCE)
+        if end <= self._string_end:
             return
         data = self._store.read(layout.HEADER_BYTES + self._string_end, end - self._string_end)
         position = 0
         while position + layout.STRING_HEAD.size <= len(data) and len(self.strings) <= layout.MAX_STRINGS:
             length, check = layout.STRING_HEAD.unpack_from(data, position)
             raw = data[position + layout.STRING_HEAD.size : position + layout.STRING_HEAD.size + length]
+            if len(raw) != length and position > 0:
+                break  # the rest of it next time
             if len(raw) != length or crc32(raw) != check:
                 # What follows cannot be found any more; ids from here on read as unknown.
-                self._string_end = self._geometry.strings
+                self._string_end = self.geometry.strings
                 return
             self.strings.append(raw.decode("utf-8", "replace"))
             position += layout.STRING_HEAD.size + length
         self._string_end += position
+
+    @property
+    def string_bytes_used(self) -> int:
+        """Bytes of the string section that hold strings."""
+        return max(0, min(self._get(layout.STRING_BYTES_USED), self.geometry.strings))
+
+    def raw(self, offset: int, length: int) -> bytes:
+        """Return a stretch of the ring as it is now; raises `RingCorrupt` beyond its end."""
+        return self._store.read(offset, length)
 
     def accumulators(self) -> array[int]:
         """Return the totals of `marks.ACC_SLOTS`, as they stood at the end of some row."""
@@ -302,8 +334,8 @@ class RingReader:
 
     @property
     def abandoned(self) -> bool:
-        """True when the ring's file has lost its name: its owner reads it itself from now on."""
-        return self._store.unlinked()
+        """True when the owner has taken the ring back: it reads it itself from now on."""
+        return self._get(layout.TAKEN_BACK) == 1
 
     @property
     def heartbeat(self) -> int:
@@ -345,15 +377,13 @@ class RingReader:
         progress = (self.heartbeat, self.next)
         if progress != self._progress:
             self._progress, self._progress_at = progress, now_ns
-        if self.path is None or now_ns - self._progress_at < _DEAD_AFTER_NS:
-            return False
-        return self.owner_unlocked()
+        return now_ns - self._progress_at >= _DEAD_AFTER_NS and self.owner_unlocked()
 
     def owner_unlocked(self) -> bool:
-        """Return True when nobody holds the owner's lock, or its file is gone."""
-        if self.path is None or self.pid == os.getpid():
-            return False  # opening the lock file in the process that holds it would free it
-        return is_unlocked(self.path.with_suffix(layout.LOCK_SUFFIX))
+        """Return True when nobody holds the owner's lock, or its file is gone, and it cannot be seen that the
+        owner lives.
+        """
+        return self._lock is not None and self._lock.free() and not self._store.held()
 
     def _get(self, offset: int) -> int:
         value: int = layout.I64.unpack(self._store.read(offset, layout.I64.size))[0]

@@ -16,14 +16,24 @@ from array import array
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from grademl_otel.config import Settings
-from grademl_otel.digest import destination_digest, namespaces
+from grademl_otel.digest import clock_number, destination_digest, namespaces
 from grademl_otel.ring import layout
-from grademl_otel.ring.place import RingUnavailable, create_allocated, create_locked, places, private_folder
+from grademl_otel.ring.place import (
+    RingUnavailable,
+    create_allocated,
+    create_locked,
+    create_private,
+    meeting_places,
+    places,
+    private_folder,
+    remove,
+)
 from grademl_otel.ring.reader import RingCorrupt, RingReader
+from grademl_otel.ring.sealed import Pointer, create_sealed
 
 __all__ = ["RingCorrupt", "RingReader", "RingUnavailable", "RingWriter"]
 
@@ -35,6 +45,26 @@ Write = Callable[..., None]
 """``write(kind, lane, t0, t1, row, x=-1, y=0, z=0)``; see `marks` for what each means."""
 
 
+class _Held(NamedTuple):
+    """A descriptor and its file: a program may close what it does not know, and reuse the number."""
+
+    descriptor: int
+    device: int
+    inode: int
+
+    @classmethod
+    def now(cls, descriptor: int) -> _Held:
+        status = os.fstat(descriptor)
+        return cls(descriptor, status.st_dev, status.st_ino)
+
+    def close(self) -> None:
+        try:
+            if _Held.now(self.descriptor) == self:
+                os.close(self.descriptor)
+        except OSError:
+            pass
+
+
 class RingWriter:
     """A ring that this process owns.
 
@@ -44,15 +74,22 @@ class RingWriter:
     write: Write
 
     def __init__(
-        self, memory: mmap.mmap, geometry: layout.Geometry, digest: str, path: Path | None, lock: int
+        self,
+        memory: mmap.mmap,
+        geometry: layout.Geometry,
+        digest: str,
+        path: Path | None = None,
+        lock: int = -1,
+        sealed: int = -1,
     ):
         self.path = path
-        """The ring's file; None for a ring that only this process sees."""
+        """The ring's file, or what points to it; None for a ring that only this process sees."""
         self.digest = digest
         """Which relay serves this ring: a hash of user, namespaces and destination settings."""
         self._memory = memory
         self._geometry = geometry
-        self._lock = lock
+        self._locks = [_Held.now(lock)] if lock >= 0 else []
+        self._pointer = Pointer.to(sealed) if sealed >= 0 else None
         self._owner = os.getpid()
         self._growing = threading.RLock()  # a signal handler may come in between
         """Held to add a string or a lane: two threads that did so at once would share one place."""
@@ -71,6 +108,12 @@ class RingWriter:
         geometry = layout.geometry(settings.ring_bytes)
         digest = destination_digest(os.environ)
         failures = []
+        if settings.ring_dir is None:
+            for folder in meeting_places():
+                try:
+                    return cls._create_sealed(private_folder(folder), geometry, digest)
+                except OSError as error:
+                    failures.append(f"{folder}: {error.strerror or error}")
         for folder in places(settings.ring_dir, geometry.size):
             try:
                 return cls._create_in(private_folder(folder), geometry, digest)
@@ -83,7 +126,26 @@ class RingWriter:
         """Make a ring that only this process can read, for the in-process mode where no file can be had."""
         geometry = layout.geometry(settings.ring_bytes)
         memory = mmap.mmap(-1, geometry.size)
-        return cls(memory, geometry, destination_digest(os.environ), None, -1)
+        return cls(memory, geometry, destination_digest(os.environ))
+
+    @classmethod
+    def _create_sealed(cls, folder: Path, geometry: layout.Geometry, digest: str) -> RingWriter:
+        stem = f"{digest}-{secrets.token_hex(8)}"
+        lock_path = folder / (stem + layout.LOCK_SUFFIX)
+        descriptors = [create_sealed(geometry.size)]
+        try:
+            descriptors.append(create_locked(lock_path))
+            sealed, lock = descriptors
+            memory = mmap.mmap(sealed, geometry.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            path = folder / (stem + layout.POINTER_SUFFIX)
+            writer = cls(memory, geometry, digest, path, lock, sealed)
+            writer.keep_reachable()
+            return writer
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            remove(lock_path)
+            raise
 
     @classmethod
     def _create_in(cls, folder: Path, geometry: layout.Geometry, digest: str) -> RingWriter:
@@ -108,7 +170,8 @@ class RingWriter:
         pid_namespace, ipc_namespace = namespaces()
         layout.IDENTITY.pack_into(
             self._memory, 0, layout.MAGIC, layout.VERSION, self._owner, self._geometry.slots,
-            self._geometry.strings, pid_namespace, ipc_namespace, self.digest.encode("ascii"), 0, 0,
+            self._geometry.strings, pid_namespace, ipc_namespace, self.digest.encode("ascii"), clock_number(),
+            0, 0,
         )  # fmt: skip
         self.pair_clocks()
         self.beat(time.perf_counter_ns())
@@ -217,15 +280,55 @@ class RingWriter:
         """Return a reader of this ring for this same process; it never touches the lock."""
         return RingReader.over(self._memory)
 
+    @property
+    def descriptor(self) -> int | None:
+        """A descriptor of a ring without a name, for a relay to inherit; None for any other."""
+        return self._pointer.descriptor if self._pointer is not None else None
+
+    def keep_reachable(self) -> bool:
+        """See to it that a relay can find the ring; return False when none ever can again.
+
+        Somebody may have deleted the files, the program may have closed descriptors that it does not know.
+        Raises OSError when what is missing cannot be made anew.
+        """
+        path, pointer = self.path, self._pointer
+        if path is None or pointer is None:
+            return path is not None and path.exists()
+        if not pointer.valid():
+            return False
+        lock = path.with_suffix(layout.LOCK_SUFFIX)
+        if not os.path.lexists(lock):
+            private_folder(path.parent)
+            # The old one stays locked, too: a relay may hold on to it.
+            self._locks.append(_Held.now(create_locked(lock)))
+        if not os.path.lexists(path):
+            pointer.write(path)
+        return True
+
+    def leave_copy(self) -> None:
+        """Leave the ring as a file for the next relay, when none has seen it and this process ends."""
+        if self.path is None or self._pointer is None:
+            return
+        nascent = self.path.with_suffix(layout.NASCENT_SUFFIX)
+        try:
+            descriptor = create_private(nascent)
+            try:
+                if os.write(descriptor, self._memory) < self._geometry.size:
+                    raise OSError("no room")
+            finally:
+                os.close(descriptor)
+            os.rename(nascent, self.path.with_suffix(layout.SUFFIX))
+        except OSError:
+            remove(nascent)
+
     def take_back(self) -> None:
         """Take the ring out of the reach of relays: its own process reads it from now on.
 
-        A relay that has it open sees that the file has no name any more, and lets go.
+        A relay that has it open sees that, and lets go.
         """
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
-            self.path.with_suffix(layout.LOCK_SUFFIX).unlink(missing_ok=True)
-            self.path = None
+        layout.I64.pack_into(self._memory, layout.TAKEN_BACK, 1)
+        self._remove_files()
+        self.path = None
 
     def close(self, unlink: bool) -> None:
         """Let go of the ring.
@@ -233,13 +336,20 @@ class RingWriter:
         ``unlink`` removes its files too, when everything was delivered; otherwise they stay for a relay to
         adopt. In a forked child nothing is removed: the files are the parent's.
         """
-        if os.getpid() == self._owner and self.path is not None and unlink:
-            self.path.unlink(missing_ok=True)
-            self.path.with_suffix(layout.LOCK_SUFFIX).unlink(missing_ok=True)
+        if os.getpid() == self._owner and unlink:
+            self._remove_files()
         self.write = _write_nothing
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        for held in self._locks:
+            held.close()
+        self._locks.clear()
+        if self._pointer is not None:
+            _Held(self._pointer.descriptor, self._pointer.device, self._pointer.inode).close()
+            self._pointer = None
+
+    def _remove_files(self) -> None:
+        if self.path is not None:
+            for suffix in (layout.POINTER_SUFFIX, layout.SUFFIX, layout.LOCK_SUFFIX):
+                remove(self.path.with_suffix(suffix))
 
     def _get(self, offset: int) -> int:
         value: int = layout.I64.unpack_from(self._memory, offset)[0]
