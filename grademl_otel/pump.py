@@ -15,12 +15,12 @@ from grademl_otel.convert.converter import Converter, How
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Metric, Span
 from grademl_otel.convert.totals import metrics_of
+from grademl_otel.plausible import NOTHING, believable, believable_phases, believable_totals
 from grademl_otel.ring.layout import PROGRESS_BYTES
 from grademl_otel.ring.reader import Mark, RingReader
 
 METRICS_EVERY_NS: Final = 10_000_000_000
 MAX_HELD_SPANS: Final = 512
-_END_OF_TIME: Final = 1 << 62
 
 
 class Sink(Protocol):
@@ -66,6 +66,7 @@ class Pump:
         progress = Progress.from_bytes(reader.load_progress())
         self._converter = Converter(reader.strings, progress)
         self._lost_before = progress.lost if progress else 0
+        self._not_believed = 0
         self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
         self._hold_ns = hold_ns
         self._recovered = recovered
@@ -82,7 +83,7 @@ class Pump:
         """
         batch = self.reader.read(limit)
         self._convert(batch)
-        self._hold(self._converter.flush(now_ns))
+        self._hold(self._converter.flush(now_ns, self.reader.open_phases()))
         if self._held and (now_ns - self._held_since >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS):
             self._hand_on()
         if now_ns - self._metrics_at >= METRICS_EVERY_NS:
@@ -99,7 +100,9 @@ class Pump:
         while batch := self.reader.read(4096, final=True):
             self._convert(batch)
         self._count_lost()
-        spans = self._converter.finish(how, self.reader.open_phases(), now_ns, self.reader.accumulators())
+        now = time.perf_counter_ns()
+        phases = believable_phases(self.reader.open_phases(), now)
+        spans = self._converter.finish(how, phases, now_ns, self._totals(now))
         if self._recovered:
             for span in spans:
                 if span.name == semconv.RUN:
@@ -113,7 +116,7 @@ class Pump:
     def flush(self) -> None:
         """Hand on what is finished and held, and the part of a window that is open."""
         if not self.finished:
-            self._hold(self._converter.flush(_END_OF_TIME))
+            self._hold(self._converter.cut())
             self._hand_on()
             self.acknowledge()
 
@@ -150,19 +153,31 @@ class Pump:
 
     def _convert(self, batch: Sequence[Mark]) -> None:
         self._count_lost()
-        self._hold(self._converter.feed(batch, self.reader.next - len(batch)))
+        now = time.perf_counter_ns()
+        believed = [mark if believable(mark, now) else NOTHING for mark in batch]
+        self._not_believed += believed.count(NOTHING)
+        self._hold(self._converter.feed(believed, self.reader.next - len(batch)))
         if batch and not self._held:
             self._await_delivery()  # state only
 
     def _await_delivery(self) -> None:
         """Note that everything handed on so far must be delivered before it counts as told."""
         progress = self._converter.progress
-        progress.lost = self._lost_before + self.reader.lost
+        progress.lost = self._lost
         self._unacknowledged.append((progress, self._tickets()))
 
     def _count_lost(self) -> None:
-        given_up = self.reader.accumulators()[marks.ACC_LOST]
-        self._converter.lost = self._lost_before + self.reader.lost + given_up
+        totals = self._totals(time.perf_counter_ns())
+        self._converter.lost = self._lost + (totals[marks.ACC_LOST] if totals is not None else 0)
+
+    @property
+    def _lost(self) -> int:
+        return self._lost_before + self.reader.lost + self._not_believed
+
+    def _totals(self, now_ns: int) -> Sequence[int] | None:
+        """Return the ring's totals, None when they cannot be."""
+        totals = self.reader.accumulators()
+        return totals if believable_totals(totals, now_ns) else None
 
     def _hold(self, spans: Sequence[Span]) -> None:
         if spans and not self._held:
@@ -179,11 +194,12 @@ class Pump:
 
     def _send_metrics(self, final: bool) -> None:
         info = self._converter.info
-        if info is None or not info.metrics:
+        now = time.perf_counter_ns()
+        totals = self._totals(now)
+        if info is None or not info.metrics or totals is None:
             return
         start = self._converter.run_start_unix_ns
-        now = time.perf_counter_ns() + info.perf_to_unix_ns
-        metrics = metrics_of(self.reader.accumulators(), self._converter.lost, start, now)
+        metrics = metrics_of(totals, self._converter.lost, start, now + info.perf_to_unix_ns)
         for sink in self._opened(info):
             sink.take_metrics(metrics, final)
 

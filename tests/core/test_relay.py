@@ -271,7 +271,7 @@ def test_one_relay_is_elected(place: Workplace, tmp_path: Path) -> None:
     environ = place.environment()
     place.rings.mkdir(parents=True)
     os.chmod(place.rings, 0o700)
-    digest = "0123456789abcdef"
+    digest = "0123456789abcdef01234567"
     started = [ensure_relay(place.rings, digest, environ) for _ in range(4)]
     until(place.relay_pids)
     until(lambda: lock_path(place.rings, digest).exists())
@@ -283,7 +283,7 @@ def test_one_relay_is_elected(place: Workplace, tmp_path: Path) -> None:
 
 
 def test_relay_that_leaves_leaves_nothing(tmp_path: Path) -> None:
-    digest = "0123456789abcdef"
+    digest = "0123456789abcdef01234567"
     first = elect(tmp_path, digest)
     assert first is not None
     assert elect(tmp_path, digest) is None
@@ -330,7 +330,7 @@ def test_module_of_the_working_folder_is_not_imported_by_the_relay(place: Workpl
     os.chmod(place.rings, 0o700)
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom grademl_otel.relay.launch import ensure_relay\n"
-        f"os.chdir({str(bad)!r})\nensure_relay(Path({str(place.rings)!r}), '0123456789abcdef', os.environ)\n"
+        f"os.chdir({str(bad)!r})\nensure_relay(Path({str(place.rings)!r}), '0123456789abcdef01234567', os.environ)\n"
     )
     subprocess.run([sys.executable, "-c", script], env=environ, check=True, cwd=REPOSITORY)
 
