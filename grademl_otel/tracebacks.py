@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracebacks without our wrappers: the user sees what they would see anyway."""
+"""Tracebacks without our wrappers: the user sees what they would see anyway.
+
+Each wrapper takes its own frame out while an exception passes through it, so that the frame is nowhere to be
+seen: not in a thread, a child process, a log, an exception group, a notebook or a debugger. Python 3.10 keeps
+the traceback of a ``raise`` apart from the exception and puts the frame back; there :func:`hide_our_frames`
+serves what ends the program, and other tracebacks show our frames.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,18 @@ from types import TracebackType
 from typing import Final
 
 _PACKAGE: Final = __name__.partition(".")[0]
+
+
+def leave_out_this_frame(error: BaseException) -> None:
+    """Take the frame of the caller out of the traceback of the exception that it handles and raises again.
+
+    To be called first in ``except BaseException as error``, before a bare ``raise``: the frame is the first
+    entry then, and that ``raise`` adds none.
+    """
+    entry = error.__traceback__
+    if entry is not None:
+        # Not by assignment: the exception may be a frozen dataclass.
+        BaseException.with_traceback(error, entry.tb_next)
 
 
 def hide_our_frames(error: BaseException) -> TracebackType | None:
@@ -18,7 +36,7 @@ def hide_our_frames(error: BaseException) -> TracebackType | None:
         if link is None or id(link) in seen:
             continue
         seen.add(id(link))
-        link.__traceback__ = _pruned(link.__traceback__)
+        BaseException.with_traceback(link, _pruned(link.__traceback__))
         pending += (link.__cause__, link.__context__)
     return error.__traceback__
 

@@ -17,6 +17,7 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard
 from grademl_otel.steps import StepMachine
+from grademl_otel.tracebacks import leave_out_this_frame
 
 _SAVE: Final = marks.phase_kind(semconv.CHECKPOINT_SAVE)
 _LOAD: Final = marks.phase_kind(semconv.CHECKPOINT_LOAD)
@@ -41,18 +42,22 @@ def _wrap(name: str, original: Callable[..., Any], kind: int, inside: _Inside) -
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if inside.call or not guard.on or session.in_worker:
-            return original(*args, **kwargs)
-        target = kwargs.get("f", args[position] if len(args) > position else None)
-        running = _begin(guard, kind, target)
-        if running is None:
-            return original(*args, **kwargs)
+        target = running = None
+        if not inside.call and guard.on and not session.in_worker:
+            target = kwargs.get("f", args[position] if len(args) > position else None)
+            running = _begin(guard, kind, target)
         try:
-            inside.call = True
-            return original(*args, **kwargs)
-        finally:
-            inside.call = False
-            _end(guard, kind, target, running)
+            if running is None:
+                return original(*args, **kwargs)
+            try:
+                inside.call = True
+                return original(*args, **kwargs)
+            finally:
+                inside.call = False
+                _end(guard, kind, target, running)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
 
     return call
 

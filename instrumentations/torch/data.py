@@ -30,6 +30,7 @@ from grademl_otel.lifecycle import session
 from grademl_otel.loops import LoaderFacts, Pass
 from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
+from grademl_otel.tracebacks import leave_out_this_frame
 
 STAMP: Final = "_grademl_stamp"
 _FACTS: Final = "_grademl_facts"
@@ -109,7 +110,11 @@ def _wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def __iter__(self: Any) -> Any:
         t0 = perf_counter_ns()
-        iterator = original(self)
+        try:
+            iterator = original(self)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
         if guard.on:
             try:
                 recorder = session.recorder or session.begin(training=False, at=t0)
@@ -160,7 +165,11 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
         t0 = perf_counter_ns()
         stamp = _begin(self, guard, t0)
         if stamp is None:
-            return original(self)
+            try:
+                return original(self)
+            except BaseException as error:
+                leave_out_this_frame(error)
+                raise
         recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
         try:
             try:
@@ -170,10 +179,12 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
             except Exception as error:
                 guard.failed(error)
             batch = original(self)
-        except StopIteration:
+        except StopIteration as end:
+            leave_out_this_frame(end)
             _guarded(guard, machine.exhausted, pass_, perf_counter_ns())
             raise
-        except BaseException:
+        except BaseException as error:
+            leave_out_this_frame(error)
             _guarded(guard, machine.wait_failed)
             raise
         t1 = perf_counter_ns()

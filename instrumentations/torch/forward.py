@@ -20,6 +20,7 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
+from grademl_otel.tracebacks import leave_out_this_frame
 
 _NESTED_NS = 350
 """What the wrapper adds to the call of a module inside a module: timing each would cost more than that."""
@@ -41,17 +42,21 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: forward")
 
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or inside.root:
+        if is_compiling():
             return original(self, *args, **kwargs)
-        call = _begin(self, guard)
-        if call is None:
-            return original(self, *args, **kwargs)
+        call = None if inside.root else _begin(self, guard)
         try:
-            inside.root = True
-            return original(self, *args, **kwargs)
-        finally:
-            inside.root = False
-            _end(call, self, guard)
+            if call is None:
+                return original(self, *args, **kwargs)
+            try:
+                inside.root = True
+                return original(self, *args, **kwargs)
+            finally:
+                inside.root = False
+                _end(call, self, guard)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
 
     return __call__
 

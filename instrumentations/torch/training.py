@@ -25,6 +25,7 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
+from grademl_otel.tracebacks import leave_out_this_frame
 
 
 def install(patches: Patches) -> None:
@@ -55,7 +56,11 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 recorder = None
         # A backward inside a backward is reentrant checkpointing; one inside `next()` is part of fetching.
         if recorder is None or machine is None or machine.in_backward or machine.waiting:
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                leave_out_this_frame(error)
+                raise
         owner = recorder.backward_owner
         end = machine.backward_failed
         try:
@@ -67,6 +72,9 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(*args, **kwargs)
             end = machine.end_backward
             return result
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
         finally:
             t1 = perf_counter_ns()
             machine.in_backward = False
@@ -172,7 +180,11 @@ class _Optimizers:
 def _wrap_init(original: Callable[..., None], optimizers: _Optimizers) -> Callable[..., None]:
     @wraps(original)
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
         optimizers.made(self)
 
     return __init__
@@ -186,7 +198,11 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = session.recorder
         machine = None if recorder is None or not guard.on else recorder.here()
         before = 0 if machine is None else machine.optimizer_steps
-        result = original(self, optimizer, *args, **kwargs)
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
         if machine is not None and machine.optimizer_steps == before:
             # Gradients were not finite. The step is done all the same: its batch is used up.
             now = perf_counter_ns()

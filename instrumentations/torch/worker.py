@@ -22,6 +22,7 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, FetchClock, moments
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard
+from grademl_otel.tracebacks import leave_out_this_frame
 
 _NEEDED: Final = ("index_queue", "data_queue", "worker_id")
 
@@ -88,7 +89,11 @@ def run_timed(loop: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str
         args, kwargs = bound.args, bound.kwargs
     except (TypeError, KeyError):
         pass  # checked at installation; a worker that differs from its parent runs untimed
-    loop(*args, **kwargs)
+    try:
+        loop(*args, **kwargs)
+    except BaseException as error:
+        leave_out_this_frame(error)
+        raise
 
 
 class _Stand:
@@ -132,7 +137,11 @@ def wrap_receive(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outcome = original(self, *args, **kwargs)
+        try:
+            outcome = original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
         try:
             success, result = outcome
             if success and type(result[0]) is TimedIndex:
