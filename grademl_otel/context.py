@@ -2,9 +2,9 @@
 """OpenTelemetry's current context during a step: what makes the spans of others nest in it.
 
 While a thread is in a row of the step table, a :class:`StepSpan` is its current span. Most rows are never
-asked who they are, so the ids are made when somebody asks: another span that begins, a propagator, a log
-record. Then one mark keeps the step, in the trace of the step that the row is foreseen to be; its kind and
-number are known at its end only.
+asked who they are, so one such span serves row after row, and the ids are made when somebody asks: another
+span that begins, a propagator, a log record. Then the span stays with its row, and one mark keeps the step,
+in the trace of the step that the row is foreseen to be; its kind and number are known at its end only.
 
 A span of the user's that is current when a row begins stays current: the step links to it instead. In a
 coroutine nothing is attached, since the loop may be at any other task when the row ends. No token is kept;
@@ -46,20 +46,18 @@ _TRACES: Final[Mapping[int, str]] = {
     INCOMPLETE: semconv.TRACE_INCOMPLETE_STEP,
 }
 _KINDS: Final[Mapping[int, str]] = {TRAIN: "train", EVALUATION: "evaluate", INCOMPLETE: "incomplete"}
-_MAX_OPEN: Final = 64
-"""Rows that are followed at a time; some begin and never come to be."""
 _LOW_HALF: Final = (1 << 64) - 1
 
 
 class StepSpan(NonRecordingSpan):
-    """Stands for the span of a row that is not over: records nothing, and has ids for whoever asks."""
+    """Stands for the spans of rows that are not over: records nothing, and has ids for whoever asks."""
 
     def __init__(self, contexts: StepContexts, machine: StepMachine, serial: int) -> None:
         self.machine = machine
         self.serial = serial
-        self.over = False
+        """Of the row it stands for now; 0 between rows, when its ids are invalid."""
         self.known: SpanContext | None = None
-        """The ids, once somebody has asked."""
+        """The ids, once somebody has asked: from then on it stands for that row only."""
         self._contexts = contexts
         self._thread = threading.get_ident()
 
@@ -70,7 +68,7 @@ class StepSpan(NonRecordingSpan):
         """
         if self.known is None:
             return self._contexts.name(self)
-        if self.over and threading.get_ident() == self._thread:
+        if not self.serial and threading.get_ident() == self._thread:
             return INVALID_SPAN_CONTEXT
         return self.known
 
@@ -86,13 +84,16 @@ class _Decision(NamedTuple):
 
 
 class _Place:
-    """What was attached in one thread, and what had been there before."""
+    """What is attached in one thread."""
 
-    __slots__ = ("attached", "before")
+    __slots__ = ("attached", "before", "span")
 
     def __init__(self) -> None:
+        self.span: StepSpan | None = None
         self.attached: Context | None = None
-        self.before: Context | None = None
+        """The context with this span in it."""
+        self.before = Context()
+        """What the context was before."""
 
 
 class StepContexts:
@@ -117,8 +118,9 @@ class StepContexts:
         self._sampler = sampler
         self._always = _constant(sampler)
         self._records_grad = records_grad
-        self._spans: dict[int, StepSpan] = {}
         self._places: dict[int, _Place] = {}
+        self._asked: dict[int, StepSpan] = {}
+        """Spans that have ids, by the serials of their rows, which are not over."""
         self._naming = threading.RLock()  # a signal handler may ask, too
 
     # --- What the recorder says --------------------------------------------------------------------------
@@ -132,26 +134,35 @@ class StepContexts:
             if place is None:
                 place = self._places[machine.lane] = _Place()
             current = otel_context.get_current()
-            if current is place.attached and place.before is not None:
+            attached = serial != 0 and running_loop() is None
+            if current is place.attached and place.span is not None:
+                if place.span.known is None and serial not in self._asked:
+                    place.span.serial = serial if attached else 0
+                    return
                 before = place.before
             elif isinstance(get_current_span(current), StepSpan):
-                before = set_span_in_context(INVALID_SPAN, current)
+                before = set_span_in_context(INVALID_SPAN, current)  # inherited, or with more of the user's
             else:
                 before = current
-            inside = self._context_of(machine, serial, before) if serial else before
-            place.attached, place.before = inside, before
-            if inside is not current:
-                otel_context.attach(inside)
+            place.span = self._span_in(machine, serial, before) if attached else None
+            place.attached, place.before = before, before
+            if place.span is not None:
+                place.attached = set_span_in_context(place.span, before)
+            if place.attached is not current:
+                otel_context.attach(place.attached)
         except Exception as error:
             self._give_up(error)
 
-    def over(self, serial: int, kind: int, number: int) -> bool:
+    def over(self, lane: int, serial: int, kind: int, number: int) -> bool:
         """Say that a row has ended, and as what; return whether spans of it are wanted."""
-        span = self._spans.pop(serial, None)
-        if span is not None:
-            span.over = True
-            if span.known is not None:
-                return span.known.trace_flags.sampled
+        place = self._places.get(lane)
+        with self._naming:
+            if place is not None and place.span is not None and place.span.serial == serial:
+                place.span.serial = 0
+            asked = self._asked.pop(serial, None)
+        if asked is not None and asked.known is not None:
+            asked.serial = 0
+            return asked.known.trace_flags.sampled
         if self._always is not None:
             return self._always
         trace = semconv.trace_id(self._info.run_id, self._info.attempt, _TRACES[kind], number)
@@ -160,6 +171,14 @@ class StepContexts:
     def mute(self) -> None:
         """Give out no further ids: the run is over, or this is a forked child, whose parent has the steps."""
         self._recorder = None
+        current = otel_context.get_current()
+        for place in self._places.values():
+            if place.span is not None:
+                place.span.serial = 0
+                if current is place.attached:
+                    otel_context.attach(place.before)
+        for span in self._asked.values():
+            span.serial = 0
 
     # --- What others ask -----------------------------------------------------------------------------------
 
@@ -167,24 +186,25 @@ class StepContexts:
         """Give ``span`` its ids and have its row kept; invalid ones when it is too late for that."""
         try:
             with self._naming:
-                recorder = self._recorder
+                recorder, serial = self._recorder, span.serial
                 if span.known is not None:
                     return span.known
-                if span.over or recorder is None or recorder.pid != os.getpid():
+                if not serial or recorder is None or recorder.pid != os.getpid():
                     return INVALID_SPAN_CONTEXT
-                kind, number = span.machine.foresee(span.serial, self._records_grad())
+                kind, number = span.machine.foresee(serial, self._records_grad())
                 info = self._info
                 trace = semconv.trace_id(info.run_id, info.attempt, _TRACES[kind], number)
                 sampled, state = self._sample(trace, kind, number)
                 if sampled:
-                    recorder.note(marks.ROW_CONTEXT, perf_counter_ns(), span.serial, kind, number, 0)
+                    recorder.note(marks.ROW_CONTEXT, perf_counter_ns(), serial, kind, number, 0)
                 span.known = SpanContext(
                     trace,
-                    semconv.span_id(info.run_id, info.attempt, semconv.STEP, span.serial, info.rank),
+                    semconv.span_id(info.run_id, info.attempt, semconv.STEP, serial, info.rank),
                     is_remote=False,
                     trace_flags=TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT),
                     trace_state=state,
                 )
+                self._asked[serial] = span
                 return span.known
         except Exception as error:
             self._give_up(error)
@@ -192,23 +212,18 @@ class StepContexts:
 
     # --- Inside ------------------------------------------------------------------------------------------
 
-    def _context_of(self, machine: StepMachine, serial: int, before: Context) -> Context:
-        """The context for a row that begins or goes on; ``before`` has no span of ours."""
+    def _span_in(self, machine: StepMachine, serial: int, before: Context) -> StepSpan | None:
+        """The span for a row that begins or goes on in ``before``; None where the user's is current."""
         around = get_current_span(before)
         if around is not INVALID_SPAN:
             outer = around.get_span_context()
             if outer.is_valid:
-                if outer.trace_flags.sampled and serial not in self._spans:
+                if outer.trace_flags.sampled:
                     self._link(serial, outer)
-                return before
-        if self._recorder is None or running_loop() is not None:
-            return before
-        span = self._spans.get(serial)
-        if span is None:
-            if len(self._spans) >= _MAX_OPEN:
-                del self._spans[next(iter(self._spans))]
-            span = self._spans[serial] = StepSpan(self, machine, serial)
-        return set_span_in_context(span, before)
+                return None
+        if self._recorder is None:
+            return None
+        return self._asked.get(serial) or StepSpan(self, machine, serial)
 
     def _link(self, serial: int, outer: SpanContext) -> None:
         if self._recorder is not None:

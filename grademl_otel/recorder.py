@@ -60,7 +60,7 @@ class StepContext(Protocol):
     """What the recorder needs of OpenTelemetry's side; see `context.StepContexts`."""
 
     def inside(self, machine: StepMachine, serial: int) -> None: ...
-    def over(self, serial: int, kind: int, number: int) -> bool: ...
+    def over(self, lane: int, serial: int, kind: int, number: int) -> bool: ...
     def mute(self) -> None: ...
 
 
@@ -233,7 +233,7 @@ class Recorder:
         flags = kind
         if self.context is not None:
             number = step if kind == TRAIN else self.totals.eval_steps - 1 if kind == EVALUATION else serial
-            if not self.context.over(serial, kind, number):
+            if not self.context.over(lane, serial, kind, number):
                 flags |= marks.UNSAMPLED
         self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(flags, micro, pass_), samples)
         acc = self._acc
