@@ -57,6 +57,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "$XDG_STATE_HOME/grademl, else ~/.local/state/grademl",
         "folder where the relay keeps what a collector did not take",
     ),
+    Variable(
+        "GRADEML_SPOOL_BYTES",
+        "268435456",
+        "size of the spool in bytes, 1048576 to 1099511627776; see collectors.md",
+    ),
     Variable("GRADEML_RELAY_LOG", "no log", "file to which the relay writes what it does, to find faults"),
     Variable("GRADEML_RELAY", "-", "internal: 1 in the relay process, where nothing is instrumented"),
 )
@@ -74,9 +79,11 @@ DEFAULT_STORE: Final = "grademl-runs"
 DEFAULT_RING_BYTES: Final = 2 * 1024 * 1024
 MIN_RING_BYTES: Final = 64 * 1024
 MAX_RING_BYTES: Final = 1024 * 1024 * 1024
+DEFAULT_SPOOL_BYTES: Final = 256 * 1024 * 1024
 DEFAULT_EXIT_WAIT_S: Final = 2.0
 MAX_EXIT_WAIT_S: Final = 600.0
 _ring_bytes: Final = values.integer(MIN_RING_BYTES, MAX_RING_BYTES, "bytes")
+_spool_bytes: Final = values.integer(1 << 20, 1 << 40, "bytes")
 _exit_wait: Final = values.number(0, MAX_EXIT_WAIT_S, "s")
 
 ENDPOINT_VARIABLES: Final = (
@@ -100,6 +107,7 @@ class Settings:
     """None: the places of `ring.py` are tried in order."""
     ring_bytes: int
     spool_dir: Path
+    spool_bytes: int
     exit_wait_s: float
     run_id: str | None
     relay_log: Path | None
@@ -118,6 +126,7 @@ class Settings:
             ring_dir=read("GRADEML_RING_DIR", values.folder, None),
             ring_bytes=read("GRADEML_RING_BYTES", _ring_bytes, DEFAULT_RING_BYTES),
             spool_dir=read("GRADEML_SPOOL_DIR", values.folder, _state_folder(read.environ)),
+            spool_bytes=read("GRADEML_SPOOL_BYTES", _spool_bytes, DEFAULT_SPOOL_BYTES),
             exit_wait_s=read("GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
             run_id=read("GRADEML_RUN_ID", _run_id, None),
             relay_log=read("GRADEML_RELAY_LOG", values.file, None),

@@ -33,6 +33,7 @@ _NAMES: Final = frozenset(
         "OTEL_TRACES_EXPORTER",
         "OTEL_METRICS_EXPORTER",
         "GRADEML_SPOOL_DIR",
+        "GRADEML_SPOOL_BYTES",
         "GRADEML_RELAY_LOG",
         "XDG_STATE_HOME",
         "HOME",
@@ -65,13 +66,6 @@ def destination_digest(environ: Mapping[str, str]) -> str:
     parts = [f"{__version__}/{layout.VERSION}", str(os.getuid())]
     settings = _digits([*parts, *_assignments(environ)], SETTINGS_DIGITS)
     return settings + _digits([*map(str, namespaces())], DIGEST_LENGTH - SETTINGS_DIGITS)
-
-
-def spool_digest(environ: Mapping[str, str]) -> str:
-    """Return 16 hex digits for the destination alone: a relay of a later boot or container resends the same
-    spool.
-    """
-    return _digits(_assignments(environ), SETTINGS_DIGITS)
 
 
 def namespaces() -> tuple[int, int]:

@@ -11,8 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.common.v1 import common_pb2 as common
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metric_messages
 from opentelemetry.proto.resource.v1 import resource_pb2 as resource_messages
@@ -40,6 +47,20 @@ class Request:
     body: bytes
     count: int
     """Spans, or metrics."""
+
+    def halves(self) -> tuple[Request, ...]:
+        """Return two requests with half of the spans each; empty when there is nothing to divide."""
+        if self.signal != "traces" or self.count < 2:
+            return ()
+        try:
+            whole = ExportTraceServiceRequest.FromString(self.body)
+            (resource_spans,) = whole.resource_spans
+            (scope_spans,) = resource_spans.scope_spans
+        except (DecodeError, ValueError):  # no request of ours
+            return ()
+        spans, middle = list(scope_spans.spans), self.count // 2
+        resource = resource_spans.resource
+        return _trace_request(resource, spans[:middle]), _trace_request(resource, spans[middle:])
 
 
 def trace_requests(resource: Resource, spans: Iterable[Span]) -> Iterator[Request]:
@@ -71,6 +92,21 @@ def metric_request(resource: Resource, metrics: Iterable[Metric]) -> Request:
     )
     body = ExportMetricsServiceRequest(resource_metrics=[resource_metrics]).SerializeToString()
     return Request("metrics", body, len(messages))
+
+
+def rejected(signal: str, answer: bytes) -> tuple[int, str]:
+    """Return how many spans (or data points) a server's answer says that it left out, and why.
+
+    Anything that is no such answer says nothing.
+    """
+    try:
+        if signal == "traces":
+            traces = ExportTraceServiceResponse.FromString(answer).partial_success
+            return max(0, traces.rejected_spans), traces.error_message
+        metrics = ExportMetricsServiceResponse.FromString(answer).partial_success
+        return max(0, metrics.rejected_data_points), metrics.error_message
+    except DecodeError:
+        return 0, ""
 
 
 def _trace_request(resource: resource_messages.Resource, spans: list[trace.Span]) -> Request:

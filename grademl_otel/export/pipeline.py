@@ -4,7 +4,8 @@ spool.
 
 A request that fails for now goes to the spool at once, and so do those behind it while the collector is known
 to be away: a training that ends must not wait for a collector that does not answer. The thread tries again
-with growing pauses, and resends the spool when it gets through.
+with growing pauses, and resends the spool when it gets through. One that was refused for good, or too large
+alone, is counted and gone.
 """
 
 from __future__ import annotations
@@ -13,93 +14,80 @@ import heapq
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
-from grademl_otel.config import Settings, without_credentials
-from grademl_otel.digest import spool_digest
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from grademl_otel import semconv
+from grademl_otel.config import Settings
+from grademl_otel.export.destination import Destination
+from grademl_otel.export.ledger import Ledger
 from grademl_otel.export.otlp import Request
 from grademl_otel.export.senders import Sender, Verdict, open_sender, refuses_signal
-from grademl_otel.export.settings import METRICS, TRACES, OtlpSettings
+from grademl_otel.export.settings import METRICS, TRACES, OtlpSettings, destination_name
 from grademl_otel.export.spool import Entry, Spool
 
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 STALLED_S: Final = 1.0
-"""A request under way for so long: those behind it are spooled rather than kept waiting."""
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 30.0
+"""What has waited for so long, under way or for its turn, is put into the spool: a container may die."""
 _OTHER_RESENDS_S: Final = 5.0
 
 
-class _Queued(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Queued:
+    """A request on its way."""
+
     ticket: int
     request: Request
     priority: int
     durable: bool
-
-
-class _Destination:
-    """One signal's sender and what is known of the other end."""
-
-    def __init__(self, settings: OtlpSettings, sender: Sender | None):
-        self.settings = settings
-        self.sender = sender
-        """None: the signal is off, its requests are dropped."""
-        self.away = False
-        self.reason = ""
-        self._pause = _FIRST_PAUSE_S
-        self._next_attempt = 0.0
-
-    def may_send(self) -> bool:
-        """Return True when the other end is there, or it is time to look again."""
-        return self.seconds_until_attempt() == 0.0
-
-    def seconds_until_attempt(self) -> float:
-        """Return in how many seconds a request may be sent; 0 when the other end is there."""
-        return max(0.0, self._next_attempt - time.monotonic()) if self.away else 0.0
-
-    def complaint(self, fate: str, reason: str) -> str:
-        """Return one line that says what becomes of the requests."""
-        endpoint = without_credentials(self.settings.endpoint)
-        return f"collector at {endpoint}: {self.settings.signal} are {fate}: {reason}"
-
-    def note(self, verdict: Verdict) -> None:
-        """Learn from a verdict."""
-        self.reason = verdict.reason
-        if verdict.outcome != "retry":
-            self.away = False
-            self._pause = _FIRST_PAUSE_S
-            return
-        self.away = True
-        pause = self._pause if verdict.retry_after_s is None else max(verdict.retry_after_s, self._pause)
-        self._next_attempt = time.monotonic() + pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+    """Worth the spool."""
+    ledger: Ledger
+    since: float
+    """Monotonic time in s from which it waits, for its turn or for an answer."""
+    settled: bool = False
+    entry: Entry | None = None
+    """Its copy in the spool."""
 
 
 class Pipeline:
     """Takes requests from any thread and never makes it wait for the network."""
 
-    def __init__(self, destinations: Mapping[str, _Destination], spool: Spool):
+    def __init__(
+        self,
+        destinations: Mapping[str, Destination],
+        open_spool: Callable[[Callable[[Entry, str], None]], Spool],
+    ):
         self._destinations = dict(destinations)
-        self._spool = spool
+        self._spool = open_spool(self._lost_from_spool)
         self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
         self._backlog = set(destinations)
         """Signals of which the spool holds requests; of all, before it was looked at."""
         self._resend_at = 0.0
+        self._failed: Counter[str] = Counter()
+        """Spool files that did not get through, by name: others go first the next time."""
+        self._owners: dict[str, Ledger] = {}
+        """Whose spans a spool file holds, by name; those of other processes are not in it."""
         self._last_ticket = 0
         self._settled: list[int] = []
         self._delivered = 0
-        self._sending_since: float | None = None
+        self._under_way: _Queued | None = None
         self._closed = False
         self._condition = threading.Condition()
-        self.refused = 0
-        """Requests that a collector will never take."""
-        self.sent = 0
-        self._refusal: str | None = None
+        self._securing = threading.Lock()
+        """Held while what is under way is copied to the spool, or its end is looked into."""
+        self.total = Ledger()
+        """Of all runs."""
+        self.earlier = Ledger()
+        """Of runs that other processes recorded, whose spans lay in the spool."""
+        self._loss: str | None = None
+        self._loss_of_earlier: str | None = None
         self._thread = threading.Thread(target=self._run, name="grademl-otlp", daemon=True)
         self._thread.start()
 
@@ -110,17 +98,25 @@ class Pipeline:
 
     @property
     def problem(self) -> str | None:
-        """What collectors do not take, in one line; None while they take all."""
-        if self._refusal is not None:
-            return self._refusal
+        """What does not get where it should, in one line; None while all does."""
+        if self._loss is not None:
+            lost = self.total.lost
+            return f"{self._loss}; {lost:,} spans are lost" if lost else self._loss
         away = next((d for d in self._destinations.values() if d.away and d.sender), None)
-        return away.complaint("kept until it answers", away.reason) if away else self._spool.problem
+        if away is None:
+            lost = self.earlier.lost
+            return f"{lost:,} spans of earlier runs are lost: {self._loss_of_earlier}" if lost else None
+        where = f"they wait in {self._spool.folder} and go with this or a later run"
+        return away.complaint("kept until it takes them", away.last, where)
 
-    def submit(self, request: Request, priority: int, durable: bool = True) -> int:
-        """Take a request and return its ticket; one that is not ``durable`` is not worth the spool."""
+    def submit(self, request: Request, priority: int, ledger: Ledger, durable: bool = True) -> int:
+        """Take a request and return its ticket; one that is not ``durable`` is not worth the spool.
+
+        ``ledger`` is told of its spans unless they arrive.
+        """
         with self._condition:
             self._last_ticket += 1
-            queued = _Queued(self._last_ticket, request, priority, durable)
+            queued = _Queued(self._last_ticket, request, priority, durable, ledger, time.monotonic())
             full = self._queued_bytes + len(request.body) > MAX_QUEUED_BYTES
             if not full and not self._closed:
                 self._queue.append(queued)
@@ -131,43 +127,46 @@ class Pipeline:
         return queued.ticket
 
     def relieve(self) -> None:
-        """Spool what waits behind a request that hangs; to be called now and then."""
-        with self._condition:
-            since = self._sending_since
-            if since is None or time.monotonic() - since < STALLED_S:
-                return
-            waiting = list(self._queue)
-            self._queue.clear()
-            self._queued_bytes = 0
-        for queued in waiting:
-            self._keep(queued)
+        """Spool what has waited too long for a collector that is slow or hangs; to be called now and then."""
+        self._secure(STALLED_S)
 
     def close(self, wait_s: float) -> None:
-        """Send or spool what is queued, for ``wait_s`` seconds at most, and stop."""
+        """Send what is queued, for ``wait_s`` seconds at most, spool the rest, and stop."""
         with self._condition:
             self._closed = True
             self._condition.notify()
         self._thread.join(wait_s)
+        self._secure(0.0)
+
+    def _secure(self, age_s: float) -> None:
+        """Spool what has waited for ``age_s`` seconds; what is under way then may still arrive."""
+        limit = time.monotonic() - age_s
+        with self._securing:
+            under_way = self._under_way
+            if under_way is not None and under_way.since <= limit and not under_way.settled:
+                self._copy(under_way)
+        waiting = []
         with self._condition:
-            waiting = list(self._queue)
-            self._queue.clear()
+            while self._queue and self._queue[0].since <= limit:
+                waiting.append(self._queue.popleft())
+                self._queued_bytes -= len(waiting[-1].request.body)
         for queued in waiting:
             self._keep(queued)
 
     # --- The thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            queued = self._take()
-            if queued is not None:
-                self._deliver(queued)
-            elif self._closed:
-                break
-            else:
-                self._resend()
-        for destination in self._destinations.values():
-            if destination.sender is not None:
-                destination.sender.close()
+        with suppress_instrumentation():  # in the training process: our requests are no spans of the user's
+            try:
+                self._spool.clean()
+                while (queued := self._take()) is not None or not self._closed:
+                    if queued is not None:
+                        self._deliver(queued)
+                    else:
+                        self._resend()
+            finally:
+                for destination in self._destinations.values():
+                    destination.close()
 
     def _take(self) -> _Queued | None:
         """Return the next request; None when it is time to end or to resend the spool."""
@@ -178,6 +177,8 @@ class Pipeline:
                 return None
             queued = self._queue.popleft()
             self._queued_bytes -= len(queued.request.body)
+            queued.since = time.monotonic()
+            self._under_way = queued
             return queued
 
     def _patience(self) -> float | None:
@@ -189,75 +190,159 @@ class Pipeline:
 
     def _deliver(self, queued: _Queued) -> None:
         destination = self._destinations[queued.request.signal]
-        if destination.sender is None:
-            self._settle(queued.ticket)
-            return
-        if not destination.may_send():
-            self._keep(queued)
-            return
-        if self._send(destination, queued.request.body).outcome == "retry":
-            self._keep(queued)
-        else:
-            self._settle(queued.ticket)
+        rest = self._send(destination, queued.request, queued.ledger)
+        with self._securing:
+            self._under_way = None
+            if queued.entry is not None:
+                self._replace(queued.entry, rest, queued.ledger)
+            elif not queued.settled:
+                self._keep(queued, rest)
 
-    def _send(self, destination: _Destination, body: bytes) -> Verdict:
+    def _send(self, destination: Destination, request: Request, ledger: Ledger) -> list[Request]:
+        """Send a request, in halves where it is too large; return what is to be tried again, if anything."""
+        parts = deque([request])
+        while parts and destination.sender is not None:
+            if not destination.may_send():
+                return list(parts)
+            part = parts.popleft()
+            verdict = self._try(destination, part)
+            if verdict.outcome == "retry":
+                return [part, *parts]
+            if verdict.outcome == "too large" and (halves := part.halves()):
+                parts.extendleft(reversed(halves))
+            elif verdict.outcome == "ok" and verdict.rejected:
+                self._refused(destination, "rejected in part", verdict, part, ledger)
+            elif refuses_signal(destination.settings, verdict):
+                destination.give_up_signal()
+            elif verdict.outcome != "ok":
+                self._refused(destination, "refused", verdict, part, ledger)
+        return []
+
+    def _try(self, destination: Destination, request: Request) -> Verdict:
         assert destination.sender is not None
-        self._sending_since = time.monotonic()
         try:
-            verdict = destination.sender.send(body)
+            verdict = destination.sender.send(request.body)
         except Exception as error:  # a sender's fault must not end the thread
             verdict = Verdict("refused", f"{type(error).__name__}: {error}")
-        finally:
-            self._sending_since = None
         destination.note(verdict)
-        if verdict.outcome == "ok":
-            self.sent += 1
-        elif refuses_signal(destination.settings, verdict):
-            destination.sender.close()
-            destination.sender = None
-        elif verdict.outcome != "retry":
-            self.refused += 1
-            self._refusal = self._refusal or destination.complaint("refused", verdict.reason)
         if verdict.outcome != "ok":
-            _log.debug("%s", destination.complaint(verdict.outcome, verdict.reason))
+            _log.debug("%s", destination.complaint(verdict.outcome, verdict))
         return verdict
 
     def _resend(self) -> None:
         """Send what the spool holds, oldest first, while the collector takes it and nothing newer waits."""
         self._backlog.clear()
-        if not self._spool.entries():
+        entries = self._spool.entries()
+        if not entries:
             return
         with self._spool.resending() as allowed:
             if not allowed:  # another process of this destination is at it
                 self._backlog.update(self._destinations)
                 self._resend_at = time.monotonic() + _OTHER_RESENDS_S
                 return
-            for entry in self._spool.entries():
+            # One that a collector chokes on again and again must not keep the others.
+            for entry in sorted(entries, key=lambda entry: self._failed[entry.path.name]):
                 if self._closed or self._queue:
                     self._backlog.update(self._destinations)
                     return
-                destination = self._destinations[entry.signal]
-                if destination.sender is None:
-                    self._spool.remove(entry)
-                elif not destination.may_send():
-                    self._backlog.add(entry.signal)
-                elif (body := self._spool.read(entry)) is not None:
-                    self._resend_one(destination, entry, body)
+                self._resend_one(entry)
 
-    def _resend_one(self, destination: _Destination, entry: Entry, body: bytes) -> None:
-        if self._send(destination, body).outcome == "retry":
+    def _resend_one(self, entry: Entry) -> None:
+        destination = self._destinations[entry.signal]
+        if not destination.may_send():
             self._backlog.add(entry.signal)
-        else:
-            self._spool.remove(entry)
+            return
+        request = self._spool.read(entry)
+        if request is None:
+            return
+        ledger = self._owners.get(entry.path.name, self.earlier)
+        rest = self._send(destination, request, ledger)
+        if rest:
+            self._failed[entry.path.name] += 1
+        self._replace(entry, rest, ledger)
 
-    def _keep(self, queued: _Queued) -> None:
-        if queued.durable and self._spool.put(queued.request.signal, queued.priority, queued.request.body):
-            self._backlog.add(queued.request.signal)
-        self._settle(queued.ticket)
+    # --- The spool --------------------------------------------------------------------------------------
 
-    def _settle(self, ticket: int) -> None:
+    def _keep(self, queued: _Queued, rest: list[Request] | None = None) -> None:
+        """Put a request into the spool, or the ``rest`` of it that is to be tried again, and settle it."""
+        for request in [queued.request] if rest is None else rest:
+            if queued.durable and self._spool_request(request, queued.priority, queued.ledger):
+                self._count(semconv.UNSENT_SPOOLED, request, request.count, queued.ledger)
+            elif queued.durable:
+                self._lost_without_spool(request, queued.ledger)
+        self._settle(queued)
+
+    def _copy(self, queued: _Queued) -> None:
+        """Put a request that is under way into the spool, and settle it; where that cannot be it goes on."""
+        if queued.durable:
+            queued.entry = self._spool_request(queued.request, queued.priority, queued.ledger)
+            if queued.entry is None:
+                return
+            self._count(semconv.UNSENT_SPOOLED, queued.request, queued.request.count, queued.ledger)
+        self._settle(queued)
+
+    def _replace(self, entry: Entry, rest: list[Request], ledger: Ledger) -> None:
+        """Leave of a spooled request what is to be tried again."""
+        if rest:
+            self._backlog.add(entry.signal)
+            if sum(request.count for request in rest) == entry.count:
+                return
+        for request in rest:
+            if self._spool_request(request, entry.priority, ledger, entry.written_ns) is None:
+                self._lost_without_spool(request, ledger)
+        self._spool.remove(entry)
+        self._owners.pop(entry.path.name, None)
+        self._failed.pop(entry.path.name, None)
+
+    def _spool_request(
+        self, request: Request, priority: int, ledger: Ledger, written_ns: int | None = None
+    ) -> Entry | None:
+        entry = self._spool.put(request, priority, written_ns)
+        if entry is not None:
+            if ledger is not self.earlier:
+                self._owners[entry.path.name] = ledger
+            self._backlog.add(request.signal)
+        return entry
+
+    # --- Books ------------------------------------------------------------------------------------------
+
+    def _lost_without_spool(self, request: Request, ledger: Ledger) -> None:
+        self._lost(f"no room in the spool: {self._spool.problem}", request, ledger)
+
+    def _lost_from_spool(self, entry: Entry, why: str) -> None:
+        why = f"{entry.path.parent}: {why}"
+        ledger = self._owners.pop(entry.path.name, None)
+        if ledger is not None:
+            self._lost(why, Request(entry.signal, b"", entry.count), ledger)
+        elif entry.signal == TRACES:
+            self.earlier.add(semconv.UNSENT_DROPPED, entry.count)
+            self._loss_of_earlier = self._loss_of_earlier or why
+
+    def _lost(self, why: str, request: Request, ledger: Ledger) -> None:
+        """Count what we give up, and keep the first reason for the user."""
+        if request.signal == TRACES:
+            destination = self._destinations[TRACES]
+            self._loss = self._loss or destination.complaint("dropped", destination.last, why)
+            self._count(semconv.UNSENT_DROPPED, request, request.count, ledger)
+
+    def _refused(
+        self, destination: Destination, fate: str, verdict: Verdict, request: Request, ledger: Ledger
+    ) -> None:
+        """Count what the collector does not want, and keep the first reason for the user."""
+        self._loss = self._loss or destination.complaint(fate, verdict)
+        spans = min(verdict.rejected, request.count) if verdict.outcome == "ok" else request.count
+        self._count(semconv.UNSENT_REFUSED, request, spans, ledger)
+
+    def _count(self, reason: str, request: Request, spans: int, ledger: Ledger) -> None:
+        if request.signal == TRACES:
+            ledger.add(reason, spans)
+            if ledger is not self.earlier:
+                self.total.add(reason, spans)
+
+    def _settle(self, queued: _Queued) -> None:
         with self._condition:
-            heapq.heappush(self._settled, ticket)
+            queued.settled = True
+            heapq.heappush(self._settled, queued.ticket)
             while self._settled and self._settled[0] == self._delivered + 1:
                 self._delivered = heapq.heappop(self._settled)
 
@@ -269,10 +354,9 @@ def open_pipeline(
 ) -> Pipeline:
     """Return the pipeline to the destination in ``environ``.
 
-    Raises `OtlpSettingsError` when its settings are impossible, OSError when a certificate cannot be read.
+    Raises `OtlpSettingsError` when its settings are impossible.
     """
-    destinations = {}
-    for signal in (TRACES, METRICS):
-        signal_settings = OtlpSettings.from_env(signal, environ)
-        destinations[signal] = _Destination(signal_settings, opener(signal_settings))
-    return Pipeline(destinations, Spool(settings.spool_dir / spool_digest(environ)))
+    signals = {signal: OtlpSettings.from_env(signal, environ) for signal in (TRACES, METRICS)}
+    destinations = {signal: Destination(each, opener(each)) for signal, each in signals.items()}
+    name = destination_name(signals.values())
+    return Pipeline(destinations, lambda lost: Spool(settings.spool_dir, name, settings.spool_bytes, lost))

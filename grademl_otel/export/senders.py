@@ -2,7 +2,8 @@
 """OTLP senders: one serialized request out, one verdict back. Retrying is the pipeline's business.
 
 Verdicts follow the OTLP specification: what may be tried again, with the pause that the collector asked for,
-and what it will never take.
+and what it will never take. In one thing they are more patient: credentials and certificates that do not
+serve can be put right, so that what they would have delivered may be tried again, too.
 """
 
 from __future__ import annotations
@@ -12,22 +13,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from grademl_otel.export.otlp import rejected
 from grademl_otel.export.settings import GRPC, METRICS, OtlpSettings
 from grademl_otel.version import __version__
 
-Outcome = Literal["ok", "retry", "refused", "unsupported"]
+if TYPE_CHECKING:
+    import requests
+
+Outcome = Literal["ok", "retry", "refused", "too large", "unsupported"]
 
 _USER_AGENT: Final = f"grademl-otel/{__version__}"
-_RETRYABLE_HTTP: Final = frozenset({408, 429, 502, 503, 504})
+_RETRYABLE_HTTP: Final = frozenset({401, 403, 407, 408, 429, 502, 503, 504})
 _UNSUPPORTED_HTTP: Final = frozenset({404, 405, 501})
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 }
-_LONGEST_REASON: Final = 160
+_MAX_ANSWER_BYTES: Final = 64 * 1024
+"""As much as is read of an answer; one that means anything is far shorter."""
+_LONGEST_REASON: Final = 120
 _LONGEST_PAUSE_S: Final = 300.0
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.primary_user_agent", _USER_AGENT),
+    # The pipeline has pauses of its own; a channel that waits for two minutes would miss the collector's
+    # return.
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+
+_IS_IT_RUNNING: Final = "is it running, is OTEL_EXPORTER_OTLP_ENDPOINT right?"
+_IS_IT_THE_PATH: Final = "is the path in OTEL_EXPORTER_OTLP_ENDPOINT right?"
+_ARE_THEY_THE_CREDENTIALS: Final = "are the credentials in OTEL_EXPORTER_OTLP_HEADERS right?"
+_IS_IT_THE_CERTIFICATE: Final = "is OTEL_EXPORTER_OTLP_CERTIFICATE right?"
+_TOO_LARGE: Final = "a larger limit there would let it in"
+_HTTP_ADVICE: Final = {
+    401: _ARE_THEY_THE_CREDENTIALS,
+    403: _ARE_THEY_THE_CREDENTIALS,
+    404: _IS_IT_THE_PATH,
+    405: _IS_IT_THE_PATH,
+    413: _TOO_LARGE,
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,10 @@ class Verdict:
     reason: str = ""
     retry_after_s: float | None = None
     """The collector's own wish."""
+    advice: str = ""
+    """What the user may do about it."""
+    rejected: int = 0
+    """Spans of a request that was taken (``ok``) which were not, for good."""
 
 
 OK: Final = Verdict("ok")
@@ -53,8 +84,25 @@ class Sender(Protocol):
 
 
 def open_sender(settings: OtlpSettings) -> Sender:
-    """Return a sender; raises OSError when a certificate cannot be read."""
-    return GrpcSender(settings) if settings.protocol == GRPC else HttpSender(settings)
+    """Return a sender; one that explains itself where a certificate or a header does not serve."""
+    if settings.protocol == GRPC and not all(map(_is_metadata, settings.headers.values())):
+        return _NoSender(_unsendable("a header holds what no header may"))  # gRPC itself prints it
+    try:
+        return GrpcSender(settings) if settings.protocol == GRPC else HttpSender(settings)
+    except OSError as error:
+        return _NoSender(_certificate(error))
+
+
+class _NoSender:
+    """Stands for a sender that cannot be had as things are; what it would send can wait."""
+
+    def __init__(self, verdict: Verdict):
+        self._verdict = verdict
+
+    def send(self, body: bytes) -> Verdict:
+        return self._verdict
+
+    def close(self) -> None: ...
 
 
 class GrpcSender:
@@ -66,26 +114,26 @@ class GrpcSender:
         self._grpc = grpc
         self._timeout = settings.timeout_s
         self._metadata = tuple(settings.headers.items())
-        options = (("grpc.primary_user_agent", _USER_AGENT),)
         compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
         if settings.insecure:
-            self._channel = grpc.insecure_channel(settings.endpoint, options, compression)
+            self._channel = grpc.insecure_channel(settings.endpoint, _CHANNEL_OPTIONS, compression)
         else:
             credentials = grpc.ssl_channel_credentials(
                 _read(settings.certificate), _read(settings.client_key), _read(settings.client_certificate)
             )
-            self._channel = grpc.secure_channel(settings.endpoint, credentials, options, compression)
+            self._channel = grpc.secure_channel(settings.endpoint, credentials, _CHANNEL_OPTIONS, compression)
         # Without serializers requests and responses travel as the bytes that they are.
         self._export: Callable[..., Any] = self._channel.unary_unary(_METHODS[settings.signal])
+        self._signal = settings.signal
 
     def send(self, body: bytes) -> Verdict:
         try:
-            self._export(body, timeout=self._timeout, metadata=self._metadata)
+            answer = self._export(body, timeout=self._timeout, metadata=self._metadata)
         except self._grpc.RpcError as error:
             return self._verdict(error)
-        except ValueError as error:  # the channel was closed meanwhile, or a header is impossible
-            return Verdict("refused", f"the request cannot be sent: {type(error).__name__}")
-        return OK
+        except ValueError as error:
+            return _unsendable(type(error).__name__)
+        return _taken(self._signal, answer)
 
     def close(self) -> None:
         self._channel.close()
@@ -93,9 +141,12 @@ class GrpcSender:
     def _verdict(self, error: Any) -> Verdict:
         status = self._grpc.StatusCode
         code = error.code()
-        reason = f"{code.name}: {error.details()}"[:_LONGEST_REASON]
+        details = error.details() or ""
+        reason = _short(f"{code.name}: {details}")
         if code == status.UNIMPLEMENTED:
-            return Verdict("unsupported", reason)
+            return Verdict("unsupported", reason, advice=_IS_IT_THE_PATH)
+        if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED):
+            return Verdict("retry", reason, advice=_ARE_THEY_THE_CREDENTIALS)
         retryable = (
             status.CANCELLED, status.DEADLINE_EXCEEDED, status.RESOURCE_EXHAUSTED, status.ABORTED,
             status.OUT_OF_RANGE, status.UNAVAILABLE, status.DATA_LOSS,
@@ -103,13 +154,9 @@ class GrpcSender:
         if code not in retryable:
             return Verdict("refused", reason)
         pause = _retry_info(error)
-        if (
-            code == status.RESOURCE_EXHAUSTED
-            and pause is None
-            and "message larger" in (error.details() or "")
-        ):
-            return Verdict("refused", reason)  # it will not get smaller
-        return Verdict("retry", reason, pause)
+        if code == status.RESOURCE_EXHAUSTED and pause is None and "message larger" in details:
+            return Verdict("too large", reason, advice=_TOO_LARGE)
+        return Verdict("retry", reason, pause, _IS_IT_RUNNING if code == status.UNAVAILABLE else "")
 
 
 class HttpSender:
@@ -118,7 +165,8 @@ class HttpSender:
     def __init__(self, settings: OtlpSettings):
         import requests
 
-        self._errors = requests.RequestException
+        self._requests = requests
+        self._signal = settings.signal
         self._url = settings.endpoint
         self._timeout = settings.timeout_s
         self._gzip = settings.gzip
@@ -136,25 +184,45 @@ class HttpSender:
 
     def send(self, body: bytes) -> Verdict:
         try:
-            response = self._session.post(
+            with self._session.post(
                 self._url,
                 data=gzip.compress(body, 1) if self._gzip else body,
                 timeout=self._timeout,
                 allow_redirects=False,  # headers may be credentials
-            )
-        except ValueError as error:  # its text may be the header that cannot be sent, a credential
-            return Verdict("refused", f"the request cannot be sent: {type(error).__name__}")
-        except self._errors as error:
-            return Verdict("retry", _brief(error))
-        except OSError as error:  # a certificate that is not there
-            return Verdict("refused", f"{type(error).__name__}: {error}")
+                stream=True,  # the answer may be anything, and endless
+            ) as response:
+                return self._verdict(response)
+        except ValueError as error:
+            return _unsendable(type(error).__name__)
+        except self._requests.RequestException as error:
+            return self._no_answer(error)
+        except OSError as error:
+            return _certificate(error)
+
+    def _verdict(self, response: requests.Response) -> Verdict:
         code = response.status_code
         if 200 <= code < 300:
-            return OK
-        reason = f"HTTP {code}"
+            return _taken(self._signal, _beginning(response))
+        reason, advice = f"HTTP {code}", _HTTP_ADVICE.get(code, "")
         if code in _RETRYABLE_HTTP:
-            return Verdict("retry", reason, _retry_after(response.headers.get("Retry-After")))
-        return Verdict("unsupported" if code in _UNSUPPORTED_HTTP else "refused", reason)
+            return Verdict("retry", reason, _retry_after(response.headers.get("Retry-After")), advice)
+        if code == 413:
+            return Verdict("too large", reason, advice=advice)
+        if code in _UNSUPPORTED_HTTP:
+            return Verdict("unsupported", reason, advice=advice)
+        if 300 <= code < 400:
+            return Verdict("refused", f"{reason}, a redirect, which is not followed", advice=_IS_IT_THE_PATH)
+        return Verdict("refused", reason, advice=advice)
+
+    def _no_answer(self, error: Exception) -> Verdict:
+        """Return what to make of an error of requests; its text is a page of wrapped causes."""
+        errors = self._requests.exceptions
+        if isinstance(error, errors.Timeout):
+            return Verdict("retry", "no answer in time", advice=_IS_IT_RUNNING)
+        if isinstance(error, errors.SSLError):
+            return Verdict("retry", "TLS failed", advice=_IS_IT_THE_CERTIFICATE)
+        reason = "no connection" if isinstance(error, errors.ConnectionError) else type(error).__name__
+        return Verdict("retry", reason, advice=_IS_IT_RUNNING)
 
     def close(self) -> None:
         self._session.close()
@@ -165,15 +233,38 @@ def refuses_signal(settings: OtlpSettings, verdict: Verdict) -> bool:
     return settings.signal == METRICS and verdict.outcome == "unsupported"
 
 
-def _brief(error: Exception) -> str:
-    """Return an error of requests without the page of wrapped causes that its text is."""
-    import requests
+def _taken(signal: str, answer: bytes) -> Verdict:
+    """Return the verdict of an answer that says yes, perhaps to a part only."""
+    number, message = rejected(signal, answer)
+    return Verdict("ok", _short(message), rejected=number) if number else OK
 
-    if isinstance(error, requests.Timeout):
-        return "no answer in time"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "TLS failed"
-    return "no connection" if isinstance(error, requests.ConnectionError) else type(error).__name__
+
+def _unsendable(why: str) -> Verdict:
+    """Return the verdict on a header that cannot be sent; its text is not shown, it may be a credential."""
+    return Verdict("retry", f"the request cannot be sent: {why}", advice=_ARE_THEY_THE_CREDENTIALS)
+
+
+def _is_metadata(value: str) -> bool:
+    return value.isascii() and value.isprintable()
+
+
+def _certificate(error: OSError) -> Verdict:
+    reason = _short(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
+    return Verdict("retry", reason, advice=_IS_IT_THE_CERTIFICATE)
+
+
+def _beginning(response: requests.Response) -> bytes:
+    """Return the body of an answer, empty when it breaks off: its status has said what matters."""
+    try:
+        return bytes(response.raw.read(_MAX_ANSWER_BYTES, decode_content=True))
+    except Exception:  # urllib3's own, a decoder's, a socket's
+        return b""
+
+
+def _short(text: str) -> str:
+    """Return what a server said as a part of one line."""
+    printable = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(printable.split())[:_LONGEST_REASON]
 
 
 def _read(path: str | None) -> bytes | None:

@@ -5,8 +5,11 @@ reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -64,6 +67,40 @@ class OtlpSettings:
             client_key=read("CLIENT_KEY"),
             client_certificate=read("CLIENT_CERTIFICATE"),
         )
+
+
+def destination_name(signals: Iterable[OtlpSettings]) -> str:
+    """Return 16 hex digits, the same for settings that lead to the same place.
+
+    Headers belong to the place: they name the tenant. The secret in ``authorization`` does not, nor does how
+    the connection is made: whoever puts a token or a certificate right tomorrow finds what waited for it.
+    """
+    parts = []
+    for settings in signals:
+        parts += [settings.signal, _without_password(settings.endpoint)]
+        parts += [
+            f"{name}={_without_secret(name, value)}" for name, value in sorted(settings.headers.items())
+        ]
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _without_password(endpoint: str) -> str:
+    scheme, separator, rest = endpoint.rpartition("://")
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{user.partition(':')[0]}{at}{place}"
+
+
+def _without_secret(name: str, value: str) -> str:
+    """Return a header's value without the secret, but with the user's name of HTTP's basic scheme."""
+    if name != "authorization":
+        return value
+    scheme, _, credentials = value.partition(" ")
+    if scheme.lower() != "basic":
+        return scheme
+    try:
+        return base64.b64decode(credentials, validate=True).partition(b":")[0].hex()
+    except (binascii.Error, ValueError):
+        return scheme
 
 
 class _Reader:

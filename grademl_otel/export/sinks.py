@@ -11,6 +11,7 @@ from grademl_otel import marks, semconv
 from grademl_otel.config import FILE, OTLP, Settings
 from grademl_otel.convert.spans import Metric, Resource, Span
 from grademl_otel.export.filestore import METRICS, TRACES, FileStore, run_folder
+from grademl_otel.export.ledger import Counts, Ledger
 from grademl_otel.export.otlpjson import metric_line, trace_line
 from grademl_otel.pump import Sink
 
@@ -26,17 +27,25 @@ class FileSink:
     def __init__(self, store: FileStore, resource: Resource):
         self._store = store
         self._resource = resource
+        self._ledger = Ledger()
         self.taken = 0
         self.delivered = 0
 
     @property
     def problem(self) -> str | None:
-        return self._store.problem
+        if self._store.problem is None or not self._ledger.lost:
+            return self._store.problem
+        return f"{self._store.problem}; {self._ledger.lost:,} spans are lost"
+
+    @property
+    def unsent(self) -> Counts:
+        return self._ledger.counts
 
     def take_spans(self, spans: Sequence[Span]) -> None:
         for start in range(0, len(spans), _SPANS_PER_LINE):
-            line = trace_line(self._resource, spans[start : start + _SPANS_PER_LINE])
-            self._store.append(TRACES, line)
+            group = spans[start : start + _SPANS_PER_LINE]
+            if not self._store.append(TRACES, trace_line(self._resource, group)):
+                self._ledger.add(semconv.UNSENT_DROPPED, len(group))
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
         self._store.append(METRICS, metric_line(self._resource, metrics))
@@ -51,6 +60,7 @@ class OtlpSink:
     def __init__(self, pipeline: Pipeline, resource: Resource):
         self._pipeline = pipeline
         self._resource = resource
+        self._ledger = Ledger()
         self.taken = 0
 
     @property
@@ -61,6 +71,10 @@ class OtlpSink:
     def problem(self) -> str | None:
         return self._pipeline.problem
 
+    @property
+    def unsent(self) -> Counts:
+        return self._ledger.counts
+
     def take_spans(self, spans: Sequence[Span]) -> None:
         from grademl_otel.export.otlp import trace_requests
 
@@ -70,13 +84,14 @@ class OtlpSink:
             by_priority.setdefault(_priority(span), []).append(span)
         for priority, group in sorted(by_priority.items()):
             for request in trace_requests(self._resource, group):
-                self.taken = self._pipeline.submit(request, priority)
+                self.taken = self._pipeline.submit(request, priority, self._ledger)
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
         from grademl_otel.export.otlp import metric_request
 
         # Cumulative values are superseded by the next ones; only the last must not get lost.
-        self.taken = self._pipeline.submit(metric_request(self._resource, metrics), 0, durable=final)
+        request = metric_request(self._resource, metrics)
+        self.taken = self._pipeline.submit(request, 0, self._ledger, durable=final)
 
     def close(self) -> None:
         """The pipeline belongs to all runs."""
@@ -85,24 +100,28 @@ class OtlpSink:
 class ProviderSink:
     """Gives finished spans to the processors of the OpenTelemetry tracer provider in place."""
 
-    def __init__(self, provider: Any):
+    def __init__(self, provider: Any, info: marks.RunInfo):
+        from grademl_otel.export.sdkspans import sdk_resource
+
         self._provider = provider
+        self._resource = sdk_resource(provider, info.resource)
+        self._ledger = Ledger()
         self.problem: str | None = None
         self.taken = 0
         self.delivered = 0
 
-    def take_spans(self, spans: Sequence[Span]) -> None:
-        from grademl_otel.export.sdkspans import readable_span
+    @property
+    def unsent(self) -> Counts:
+        return self._ledger.counts
 
-        processor = getattr(self._provider, "_active_span_processor", None)
-        if processor is None:
-            return
+    def take_spans(self, spans: Sequence[Span]) -> None:
+        from grademl_otel.export.sdkspans import hand_on
+
         for span in spans:
             try:
-                readable = readable_span(span, self._provider.resource)
-                processor.on_start(readable)
-                processor.on_end(readable)
+                hand_on(span, self._provider, self._resource)
             except Exception as error:  # a user's processor may raise anything
+                self._ledger.add(semconv.UNSENT_DROPPED, 1)
                 if self.problem is None:
                     self.problem = f"a span processor raised {type(error).__name__}: {error}; spans are lost"
 
@@ -118,10 +137,16 @@ class NoSink:
 
     def __init__(self, problem: str):
         self.problem: str | None = problem
+        self._ledger = Ledger()
         self.taken = 0
         self.delivered = 0
 
-    def take_spans(self, spans: Sequence[Span]) -> None: ...
+    @property
+    def unsent(self) -> Counts:
+        return self._ledger.counts
+
+    def take_spans(self, spans: Sequence[Span]) -> None:
+        self._ledger.add(semconv.UNSENT_DROPPED, len(spans))
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None: ...
 
@@ -164,7 +189,7 @@ class Sinks:
         try:
             if self._pipeline is None:
                 self._pipeline = open_pipeline(self._settings, self._environ)
-        except (OtlpSettingsError, OSError) as error:
+        except (OtlpSettingsError, ImportError) as error:
             return NoSink(f"nothing is exported by OTLP: {error}")
         return OtlpSink(self._pipeline, resource)
 

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -13,16 +17,21 @@ import pytest
 
 from grademl_otel.config import Settings
 from grademl_otel.convert.spans import Resource, Span
+from grademl_otel.export import destination as destination_module
 from grademl_otel.export import pipeline as pipeline_module
+from grademl_otel.export import spool as spool_module
+from grademl_otel.export.ledger import Ledger
 from grademl_otel.export.otlp import Request, trace_requests
 from grademl_otel.export.pipeline import Pipeline, open_pipeline
 from grademl_otel.export.senders import OK, Verdict, _retry_after, open_sender
 from grademl_otel.export.settings import GRPC, HTTP, METRICS, TRACES, OtlpSettings, OtlpSettingsError
-from grademl_otel.export.spool import Spool
+from grademl_otel.export.spool import Entry, Spool
 
 from ..support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver
 
 RESOURCE = Resource({"service.name": "trainer"})
+LEDGER = Ledger()
+"""Of tests that do not look into it."""
 
 
 def span_request(name: str = "step", span_id: int = 2) -> Request:
@@ -190,7 +199,7 @@ def test_grpc_request(compression: str) -> None:
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        (400, "refused"), (401, "refused"), (403, "refused"), (404, "unsupported"), (413, "refused"),
+        (400, "refused"), (401, "retry"), (403, "retry"), (404, "unsupported"), (413, "too large"),
         (429, "retry"), (500, "refused"), (502, "retry"), (503, "retry"), (504, "retry"), (302, "refused"),
     ],
 )  # fmt: skip
@@ -203,7 +212,7 @@ def test_http_verdicts(status: int, outcome: str) -> None:
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        ("INVALID_ARGUMENT", "refused"), ("UNAUTHENTICATED", "refused"), ("PERMISSION_DENIED", "refused"),
+        ("INVALID_ARGUMENT", "refused"), ("UNAUTHENTICATED", "retry"), ("PERMISSION_DENIED", "retry"),
         ("UNIMPLEMENTED", "unsupported"), ("UNAVAILABLE", "retry"), ("RESOURCE_EXHAUSTED", "retry"),
         ("DATA_LOSS", "retry"), ("INTERNAL", "refused"),
     ],
@@ -244,80 +253,179 @@ def test_retry_after() -> None:
 # --- Spool ------------------------------------------------------------------------------------------------
 
 
+def request_of(size: int, signal: str = "traces", count: int = 1) -> Request:
+    return Request(signal, bytes(size), count)
+
+
+class Lost(list[tuple[int, str]]):
+    """What a spool gave up: priority and reason."""
+
+    def __call__(self, entry: Entry, why: str) -> None:
+        self.append((entry.priority, why))
+
+
+def written(folder: Path) -> list[Path]:
+    return sorted(folder.glob("otlp-*/*.otlp"))
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
 def test_spool_gives_back_what_it_took(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "s")
-    assert spool.put("traces", 2, b"one")
-    assert spool.put("metrics", 0, b"two")
+    spool = Spool(tmp_path / "s", "d")
+    assert spool.put(Request("traces", b"one", 7), 2)
+    assert spool.put(Request("metrics", b"two", 1), 0)
 
-    entries = Spool(tmp_path / "s").entries()
+    entries = Spool(tmp_path / "s", "d").entries()
 
-    assert [(entry.signal, entry.priority, spool.read(entry)) for entry in entries] == [
-        ("traces", 2, b"one"),
-        ("metrics", 0, b"two"),
+    assert [(entry.priority, spool.read(entry)) for entry in entries] == [
+        (2, Request("traces", b"one", 7)),
+        (0, Request("metrics", b"two", 1)),
     ]
     assert all(entry.path.stat().st_mode & 0o777 == 0o600 for entry in entries)
-    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+    assert spool.folder.stat().st_mode & 0o777 == 0o700
+    assert Spool(tmp_path / "s", "other").entries() == []
     spool.remove(entries[0])
     assert [entry.signal for entry in spool.entries()] == ["metrics"]
 
 
 def test_full_spool_drops_detail_before_windows_before_the_run(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=5 * 104)
+    lost = Lost()
+    spool = Spool(tmp_path, "d", 5 * 104, lost)
     for priority in (2, 0, 2, 1, 2):
-        assert spool.put("traces", priority, bytes(100))
+        assert spool.put(request_of(100), priority)
     for priority in (1, 0, 0, 0):
-        assert spool.put("traces", priority, bytes(100))
+        assert spool.put(request_of(100), priority)
 
     assert sorted(entry.priority for entry in spool.entries()) == [0, 0, 0, 0, 1]
-    assert not spool.put("traces", 2, bytes(100))
-    assert spool.put("traces", 0, bytes(100))
+    assert spool.put(request_of(100), 2) is None
+    assert spool.problem == f"{tmp_path}: full, 520 bytes"
+    assert spool.put(request_of(100), 0)
     assert [entry.priority for entry in spool.entries()] == [0] * 5
-    assert spool.dropped == 4 + 1 + 1
+    assert [priority for priority, _ in lost] == [2, 2, 2, 1, 1]
+    assert {why for _, why in lost} == {"the spool is full"}
+
+
+def test_destinations_share_the_bound(tmp_path: Path) -> None:
+    first, second = Spool(tmp_path, "a", 3 * 104), Spool(tmp_path, "b", 3 * 104)
+    for _ in range(3):
+        assert first.put(request_of(100), 2)
+    assert second.put(request_of(100), 1)
+
+    assert (len(first.entries()), len(second.entries())) == (2, 1)
+    assert second.put(request_of(400), 0) is None
+    assert len(written(tmp_path)) == 3
 
 
 def test_damaged_and_foreign_files_in_the_spool(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
-    assert spool.put("traces", 0, b"whole")
-    assert spool.put("traces", 0, b"cut")
-    whole, cut = spool.entries()
+    lost = Lost()
+    spool = Spool(tmp_path, "d", lost=lost)
+    whole, cut = spool.put(request_of(9), 0), spool.put(request_of(9), 1)
+    assert whole is not None
+    assert cut is not None
     cut.path.write_bytes(cut.path.read_bytes()[:-1])
-    for name in ("notes.txt", "a-b-c-d.otlp", "1-2-logs-0.otlp", f"{time.time_ns()}-aa-traces-0.tmp"):
-        (tmp_path / name).write_bytes(b"x")
+    now = f"{time.time_ns():020d}"
+    for name in (
+        "notes.txt",
+        "a-b-c-d-e.otlp",
+        f"{now}-aa-logs-0-1.otlp",
+        f"{now}-aa-traces-0.otlp",
+        "x.tmp",
+    ):
+        (spool.folder / name).write_bytes(b"x")
+    (spool.folder / f"{now}-aa-traces-0-1.otlp").symlink_to("/dev/zero")
 
     assert [entry.path for entry in spool.entries()] == [whole.path, cut.path]
     assert spool.read(cut) is None
+    assert lost == [(1, "damaged")]
     assert not cut.path.exists()
-    assert (tmp_path / "notes.txt").exists()
+    spool.clean()
+    assert len(list(spool.folder.iterdir())) == 7  # young yet
 
 
-def test_spool_that_cannot_be_written(tmp_path: Path) -> None:
+def test_spool_of_a_day_long_past_is_cleaned(tmp_path: Path) -> None:
+    lost = Lost()
+    spool = Spool(tmp_path, "d", lost=lost)
+    long_ago = time.time_ns() - 8 * 24 * 3600 * 10**9
+    for name in ("d", "other"):
+        assert Spool(tmp_path, name).put(request_of(9), 0, long_ago)
+        assert Spool(tmp_path, name).put(request_of(8), 0)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    old = [spool.folder / "older-version.otlp", spool.folder / "half.tmp", spool.folder / "n", mine / "x.tmp"]
+    for path in old:
+        path.write_bytes(b"x")
+        os.utime(path, ns=(long_ago, long_ago))
+
+    spool.clean()
+
+    assert [entry.size for entry in spool.entries()] == [12]
+    assert lost == [(0, "too old")] * 2
+    assert len(written(tmp_path)) == 2
+    assert [path.name for path in old if path.exists()] == ["n", "x.tmp"]
+
+
+@pytest.mark.parametrize("base", ["file/spool", "~/nobody"])
+def test_spool_falls_back_to_the_temporary_folder(base: str, tmp_path: Path, temporary_folder: Path) -> None:
     (tmp_path / "file").write_text("")
-    spool = Spool(tmp_path / "file" / "spool")
+    place = Path(base) if base.startswith("~") else tmp_path / base
+    spool = Spool(place, "d")
 
-    assert not spool.put("traces", 0, b"x")
-    assert not spool.put("traces", 0, b"x")
-    assert spool.dropped == 2
+    assert spool.put(request_of(9), 0)
+    assert spool.folder.is_relative_to(temporary_folder)
+    assert [entry.size for entry in Spool(place, "d").entries()] == [13]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_spool_that_no_disk_takes(
+    tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    # Somebody else's folder stands where ours would be.
+    temporary_folder.joinpath(f"grademl-{os.getuid()}").mkdir(mode=0o755)
+    spool = Spool(tmp_path / "file" / "spool", "d")
+
+    assert spool.put(request_of(9), 0) is None
     assert spool.problem is not None
     assert "Not a directory" in spool.problem
+    assert "not a folder of this user alone" in spool.problem
     assert spool.entries() == []
 
 
+def test_full_disk_drops_what_matters_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Lost()
+    spool = Spool(tmp_path, "d", lost=lost)
+    for priority in (2, 1, 0):
+        assert spool.put(request_of(100), priority)
+    write = spool_module._write
+
+    def full(path: Path, data: bytes) -> None:
+        if len(written(tmp_path)) >= 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(spool_module, "_write", full)
+    monkeypatch.setattr(spool, "_places", spool._places[:1])
+    assert spool.put(request_of(100), 1)
+    assert [entry.priority for entry in spool.entries()] == [1, 0, 1]
+    assert spool.put(request_of(100), 1) is None
+    assert spool.problem == f"{tmp_path}: No space left on device"
+    assert lost == [(2, "the spool is full")]
+
+
 def test_one_process_resends_at_a_time(tmp_path: Path) -> None:
-    first, second = Spool(tmp_path), Spool(tmp_path)
+    first, second = Spool(tmp_path, "d"), Spool(tmp_path, "d")
+    with first.resending() as mine:
+        assert not mine  # there is nothing
+    assert first.put(request_of(9), 0)
     with first.resending() as mine, second.resending() as theirs:
         assert (mine, theirs) == (True, False)
     with second.resending() as theirs:
         assert theirs
-
-
-def test_old_entries_go_unsent(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
-    (tmp_path / f"{time.time_ns() - 25 * 3600 * 10**9:020d}-aa-traces-0.otlp").write_bytes(b"\0\0\0\1x")
-    assert spool.put("traces", 0, b"new")
-
-    with spool.resending():
-        assert [spool.read(entry) for entry in spool.entries()] == [b"new"]
-    assert spool.dropped == 1
 
 
 # --- Pipeline ---------------------------------------------------------------------------------------------
@@ -328,7 +436,7 @@ def settings_in(folder: Path) -> Settings:
 
 
 def spooled(folder: Path) -> list[str]:
-    return sorted(path.name.rsplit("-", 2)[1] for path in (folder / "spool").glob("*/*.otlp"))
+    return sorted(path.name.rsplit("-", 3)[1] for path in (folder / "spool").glob("*/*.otlp"))
 
 
 def started(folder: Path, environ: dict[str, str]) -> Pipeline:
@@ -337,8 +445,8 @@ def started(folder: Path, environ: dict[str, str]) -> Pipeline:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_module, "_FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(pipeline_module, "_LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(destination_module, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(destination_module, "_LONGEST_PAUSE_S", 0.2)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +457,7 @@ def test_requests_are_delivered_in_order(
 ) -> None:
     with receive() as receiver:  # type: ignore[attr-defined]
         pipeline = started(tmp_path, environ(receiver.port))
-        tickets = [pipeline.submit(span_request(f"s{number}"), 2) for number in range(20)]
+        tickets = [pipeline.submit(span_request(f"s{number}"), 2, LEDGER) for number in range(20)]
         until(lambda: pipeline.delivered >= tickets[-1])
         pipeline.close(5)
 
@@ -360,7 +468,7 @@ def test_requests_are_delivered_in_order(
 def test_dead_collector_spools_at_once_and_the_next_process_resends(tmp_path: Path) -> None:
     port = free_port()
     first = started(tmp_path, http_environ(port))
-    tickets = [first.submit(span_request(f"s{number}"), 2) for number in range(5)]
+    tickets = [first.submit(span_request(f"s{number}"), 2, LEDGER) for number in range(5)]
     until(lambda: first.delivered >= tickets[-1])
     first.close(5)
     assert spooled(tmp_path) == ["traces"] * 5
@@ -376,7 +484,7 @@ def test_dead_collector_spools_at_once_and_the_next_process_resends(tmp_path: Pa
 def test_no_header_or_address_is_in_the_spool(tmp_path: Path) -> None:
     port = free_port()
     pipeline = started(tmp_path, http_environ(port, OTEL_EXPORTER_OTLP_HEADERS="authorization=verysecret"))
-    ticket = pipeline.submit(span_request(), 0)
+    ticket = pipeline.submit(span_request(), 0, LEDGER)
     until(lambda: pipeline.delivered >= ticket)
     pipeline.close(5)
 
@@ -394,7 +502,7 @@ def test_collector_that_comes_back_gets_everything_once(tmp_path: Path) -> None:
         receiver.answer = lambda signal: Answer(http=next(answers, 200))
         pipeline = started(tmp_path, http_environ(receiver.port))
         for number in range(50):
-            pipeline.submit(span_request(f"s{number}", span_id=number + 1), 2)
+            pipeline.submit(span_request(f"s{number}", span_id=number + 1), 2, LEDGER)
             time.sleep(0.005)
         until(lambda: len(receiver.traces) == 50)
         until(lambda: spooled(tmp_path) == [])
@@ -408,50 +516,51 @@ def test_collectors_wish_for_a_pause_is_kept(tmp_path: Path) -> None:
     with http_receiver() as receiver:
         receiver.answer = lambda signal: Answer(http=429, headers={"Retry-After": "120"})
         pipeline = started(tmp_path, http_environ(receiver.port))
-        first = pipeline.submit(span_request(), 2)
+        first = pipeline.submit(span_request(), 2, LEDGER)
         until(lambda: pipeline.delivered >= first)
         receiver.answer = lambda signal: Answer()
-        last = [pipeline.submit(span_request(), 2) for _ in range(10)][-1]
+        last = [pipeline.submit(span_request(), 2, LEDGER) for _ in range(10)][-1]
         until(lambda: pipeline.delivered >= last)
         pipeline.close(5)
 
     assert len(receiver.attempts) == 1
     assert pipeline.problem is not None
-    assert "traces are kept until it answers: HTTP 429" in pipeline.problem
+    assert "traces are kept until it takes them: HTTP 429" in pipeline.problem
     assert len(spooled(tmp_path)) == 11
 
 
-@pytest.mark.parametrize("status", [400, 401, 413])
+@pytest.mark.parametrize("status", [400, 404, 500])
 def test_refused_requests_are_dropped_counted_and_said(status: int, tmp_path: Path) -> None:
     with http_receiver() as receiver:
         receiver.answer = lambda signal: Answer(http=status)
-        pipeline = started(tmp_path, http_environ(receiver.port))
-        last = [pipeline.submit(span_request(), 2) for _ in range(5)][-1]
+        pipeline, ledger = started(tmp_path, http_environ(receiver.port)), Ledger()
+        last = [pipeline.submit(span_request(), 2, ledger) for _ in range(5)][-1]
         until(lambda: pipeline.delivered >= last)
         pipeline.close(5)
 
-    assert pipeline.refused == 5
+    assert ledger.counts == (0, 0, 5)
     assert spooled(tmp_path) == []
     assert pipeline.problem is not None
     assert f"traces are refused: HTTP {status}" in pipeline.problem
+    assert "5 spans are lost" in pipeline.problem
 
 
 @pytest.mark.parametrize("value", ["s3cr3t%0Aword", "s3cr3t%E2%82%ACword"])
 @pytest.mark.parametrize(
     ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
 )
-def test_header_that_cannot_be_sent_is_refused_and_not_shown(
+def test_header_that_cannot_be_sent_is_not_shown(
     receive: Callable[..., object], environ: Callable[..., dict[str, str]], value: str, tmp_path: Path
 ) -> None:
     with receive() as receiver:  # type: ignore[attr-defined]
         headers = {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization={value}"}
         pipeline = started(tmp_path, environ(receiver.port) | headers)
-        ticket = pipeline.submit(span_request(), 2)
+        ticket = pipeline.submit(span_request(), 2, LEDGER)
         until(lambda: pipeline.delivered >= ticket)
         pipeline.close(5)
 
     assert pipeline.problem is not None
-    assert "traces are refused" in pipeline.problem
+    assert "traces are kept until it takes them: the request cannot be sent" in pipeline.problem
     assert "s3cr3t" not in pipeline.problem
     assert "\u20ac" not in pipeline.problem
 
@@ -462,7 +571,7 @@ def test_problem_shows_no_credentials_of_the_endpoint(tmp_path: Path) -> None:
         endpoint = f"http://user:s3cr3t@127.0.0.1:{receiver.port}/v1/traces?token=s3cr3t"
         environ = http_environ(receiver.port) | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint}
         pipeline = started(tmp_path, environ)
-        ticket = pipeline.submit(span_request(), 2)
+        ticket = pipeline.submit(span_request(), 2, LEDGER)
         until(lambda: pipeline.delivered >= ticket)
         pipeline.close(5)
 
@@ -473,8 +582,8 @@ def test_problem_shows_no_credentials_of_the_endpoint(tmp_path: Path) -> None:
 
 def metrics_then_spans(pipeline: Pipeline, receiver: Receiver) -> None:
     for _ in range(3):
-        pipeline.submit(Request("metrics", b"", 0), 0)
-        last = pipeline.submit(span_request(), 2)
+        pipeline.submit(Request("metrics", b"", 0), 0, LEDGER)
+        last = pipeline.submit(span_request(), 2, LEDGER)
     until(lambda: pipeline.delivered >= last)
     pipeline.close(5)
     assert receiver.span_names == ["step"] * 3
@@ -494,18 +603,56 @@ def test_metrics_that_jaeger_does_not_take_are_off_in_silence(tmp_path: Path) ->
     assert spooled(tmp_path) == []
 
 
-def test_hanging_collector_does_not_keep_what_is_behind_it(tmp_path: Path) -> None:
+def test_hanging_collector_keeps_nothing_from_safety(tmp_path: Path) -> None:
+    answered, ledger = threading.Event(), Ledger()
+
+    def hang(signal: str) -> Answer:
+        answered.wait(20)
+        return Answer()
+
     with http_receiver() as receiver:
-        receiver.answer = lambda signal: Answer(delay_s=4.0)
+        receiver.answer = hang
         pipeline = started(tmp_path, http_environ(receiver.port))
-        pipeline.submit(span_request("first"), 2)
-        until(lambda: bool(receiver.attempts))
-        for _ in range(5):
-            pipeline.submit(span_request("behind"), 2)
-        until(lambda: pipeline.relieve() is None and len(spooled(tmp_path)) == 5)
-        assert pipeline.delivered == 0
-        until(lambda: pipeline.delivered >= 6)
+        for number in range(6):
+            last = pipeline.submit(span_request(f"s{number}", number + 1), 2, ledger)
+        until(lambda: pipeline.relieve() is None and pipeline.delivered == last)
+        # What is under way lies in the spool, too, until the verdict is heard.
+        assert len(spooled(tmp_path)) == 6
+        assert ledger.counts == (6, 0, 0)
+        answered.set()
+        until(lambda: spooled(tmp_path) == [])
         pipeline.close(5)
+
+    assert receiver.span_names == [f"s{number}" for number in range(6)]
+    assert ledger.lost == 0
+
+
+def test_what_is_under_way_goes_on_where_there_is_no_spool(tmp_path: Path, temporary_folder: Path) -> None:
+    temporary_folder.joinpath(f"grademl-{os.getuid()}").write_text("")
+    answered, ledger = threading.Event(), Ledger()
+
+    def hang(signal: str) -> Answer:
+        answered.wait(20)
+        return Answer()
+
+    with http_receiver() as receiver:
+        receiver.answer = hang
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        (tmp_path / "spool").write_text("")
+        first = pipeline.submit(span_request("under way", 1), 2, ledger)
+        until(lambda: bool(receiver.attempts))
+        pipeline.submit(span_request("behind", 2), 2, ledger)
+        until(lambda: pipeline.relieve() is None and ledger.counts == (0, 1, 0))
+        assert pipeline.delivered < first
+        answered.set()
+        until(lambda: pipeline.delivered > first)
+        pipeline.close(5)
+
+    assert receiver.span_names == ["under way"]
+    assert pipeline.problem is not None
+    assert "traces are dropped" in pipeline.problem
+    assert "no room in the spool" in pipeline.problem
+    assert "1 spans are lost" in pipeline.problem
 
 
 def test_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,7 +662,7 @@ def test_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         receiver.answer = lambda signal: Answer(delay_s=1.0)
         pipeline = started(tmp_path, http_environ(receiver.port))
         for _ in range(10):
-            pipeline.submit(span_request(), 2)
+            pipeline.submit(span_request(), 2, LEDGER)
         assert len(spooled(tmp_path)) >= 6
         receiver.answer = lambda signal: Answer()
         pipeline.close(10)
@@ -523,8 +670,8 @@ def test_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_metrics_on_the_way_are_not_worth_the_spool(tmp_path: Path) -> None:
     pipeline = started(tmp_path, http_environ(free_port()))
-    pipeline.submit(Request("metrics", b"one", 1), 0, durable=False)
-    last = pipeline.submit(Request("metrics", b"last", 1), 0, durable=True)
+    pipeline.submit(Request("metrics", b"one", 1), 0, LEDGER, durable=False)
+    last = pipeline.submit(Request("metrics", b"last", 1), 0, LEDGER, durable=True)
     until(lambda: pipeline.delivered >= last)
     pipeline.close(5)
 

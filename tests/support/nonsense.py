@@ -32,6 +32,7 @@ NONSENSE: Final[dict[str, tuple[str, ...]]] = {
     "GRADEML_RING_DIR": _NO_FOLDER,
     "GRADEML_RING_BYTES": (*_ANYWHERE, *_NUMBERS, "12", "65535", "1073741825", "1e6", "2.5", "2M"),
     "GRADEML_SPOOL_DIR": _NO_FOLDER,
+    "GRADEML_SPOOL_BYTES": (*_ANYWHERE, *_NUMBERS, "1048575", "1099511627777", "1G"),
     "GRADEML_RELAY_LOG": ("/dev/null/log", "~no-such-user/log", "/tmp", "/no/such/folder/log"),
     "GRADEML_RELAY": (*_ANYWHERE, "maybe", "2"),
 }
