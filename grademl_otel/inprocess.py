@@ -84,5 +84,5 @@ class InProcessWorker:
 
     def _open_sinks(self, info: marks.RunInfo, start_unix_ns: int) -> list[Sink]:
         if self._provider is not None:
-            return [ProviderSink(self._provider)]
+            return [ProviderSink(self._provider, info)]
         return self._sinks.open(info, start_unix_ns)

@@ -10,16 +10,22 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource as SdkResource
+from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from grademl_otel import marks, semconv
 from grademl_otel.convert.spans import Link, Resource, Span
 from grademl_otel.convert.totals import metrics_of
 from grademl_otel.export import otlp, otlpjson
-from grademl_otel.export.sdkspans import readable_span
+from grademl_otel.export.sdkspans import hand_on, sdk_resource
 
 RESOURCE = Resource({"service.name": "trainer", "process.pid": 1000, "grademl.world_size": 8})
 SPAN = Span(
@@ -206,8 +212,27 @@ def test_metric_line_and_request_agree() -> None:
     assert parsed(otlpjson.metric_line(RESOURCE, metrics)) == collector_form(encoded)
 
 
-def test_readable_span() -> None:
-    span = readable_span(SPAN, SdkResource({"service.name": "x"}))
+class Tagging(SpanProcessor):
+    """What a user's processor does at a span's start: put an attribute on it."""
+
+    def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
+        assert span.is_recording()
+        span.set_attribute("team", "red")
+        if parent_context is not None and trace.get_current_span(parent_context) is not trace.INVALID_SPAN:
+            span.add_event("has a parent")
+
+
+def test_spans_go_through_the_processors_of_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "1")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "2")
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(resource=SdkResource({"service.name": "x"}, "https://schema"))
+    provider.add_span_processor(Tagging())
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    resource = sdk_resource(provider, {semconv.RANK: 3, "list": ["a", "b"]})
+    for each in (SPAN, PLAIN):
+        hand_on(each, provider, resource)
+    span, plain = exporter.get_finished_spans()
 
     assert span.context.trace_id == SPAN.trace_id
     assert span.parent is not None
@@ -215,11 +240,20 @@ def test_readable_span() -> None:
     assert span.attributes is not None
     assert span.attributes["ints"] == (0, 1, -(1 << 62))
     assert span.attributes["true"] is True
+    assert span.attributes["team"] == "red"
+    assert set(SPAN.attributes) < set(span.attributes)  # limits of the user's do not cut a table
+    assert [event.name for event in span.events] == ["has a parent"]
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "boom")
     assert span.links[0].attributes == {"grademl.link.kind": "run"}
-    assert span.start_time == SPAN.start_ns
-    assert readable_span(PLAIN, SdkResource({})).parent is None
-    span.to_json()
+    assert (span.start_time, span.end_time) == (SPAN.start_ns, SPAN.end_ns)
+    assert plain.parent is None
+    assert not plain.events
+    for each in (span, plain):
+        assert each.resource.attributes == {"service.name": "x", semconv.RANK: 3, "list": ("a", "b")}
+        assert each.resource.schema_url == "https://schema"
+        assert each.instrumentation_scope is not None
+        assert each.instrumentation_scope.name == semconv.SCOPE_NAME
+        json.loads(each.to_json())
 
 
 @pytest.mark.parametrize("number", [1e21, -1e300, 5e-324, 0.1, 123456789012345680.0])
