@@ -15,6 +15,7 @@ from grademl_otel.convert.converter import Converter, How
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Metric, Span
 from grademl_otel.convert.totals import metrics_of
+from grademl_otel.export.ledger import Counts
 from grademl_otel.plausible import NOTHING, believable, believable_phases, believable_totals
 from grademl_otel.ring.layout import PROGRESS_BYTES
 from grademl_otel.ring.reader import Mark, RingReader
@@ -39,6 +40,10 @@ class Sink(Protocol):
     @property
     def problem(self) -> str | None:
         """Why telemetry does not get where it should, in one line; None while all goes well."""
+
+    @property
+    def unsent(self) -> Counts:
+        """Spans of this process that did not simply arrive."""
 
     def take_spans(self, spans: Sequence[Span]) -> None: ...
 
@@ -70,10 +75,13 @@ class Pump:
         self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
         self._hold_ns = hold_ns
         self._recovered = recovered
+        self._unsent_before = reader.load_unsent()
+        self._unsent: Counts = self._unsent_before
         self._problem = ""
         self._held: list[Span] = []
         self._held_since = 0
         self._metrics_at = time.perf_counter_ns()
+        self._last_metrics_sent = False
         self.finished = False
 
     def turn(self, limit: int, now_ns: int) -> int:
@@ -109,8 +117,6 @@ class Pump:
                     span.attributes[semconv.RECOVERED] = True
         self._hold(spans)
         self._hand_on()
-        self._send_metrics(final=True)
-        self._await_delivery()
         self.acknowledge()
 
     def flush(self) -> None:
@@ -126,6 +132,12 @@ class Pump:
         if problem != self._problem:
             self._problem = problem
             self.reader.report(problem)
+        self._count_unsent()
+        if self.finished and not self._last_metrics_sent and self._all_settled():
+            # Only now is it known what became of the last spans.
+            self._last_metrics_sent = True
+            self._send_metrics(final=True)
+            self._await_delivery()
         reached = None
         while self._unacknowledged:
             progress, tickets = self._unacknowledged[0]
@@ -142,7 +154,7 @@ class Pump:
     @property
     def delivered(self) -> bool:
         """True once all that was read is out of danger."""
-        return not self._unacknowledged
+        return not self._unacknowledged and (self._last_metrics_sent or not self.finished)
 
     def close(self) -> None:
         """Let go of the sinks and the ring; the ring's files stay."""
@@ -174,6 +186,17 @@ class Pump:
     def _lost(self) -> int:
         return self._lost_before + self.reader.lost + self._not_believed
 
+    def _count_unsent(self) -> None:
+        """Keep the count where the relay after this one finds it, before a metric tells it."""
+        sinks = [sink.unsent for sink in self._sinks or ()]
+        unsent = tuple(map(sum, zip(self._unsent_before, *sinks, strict=True)))
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self.reader.save_unsent(unsent)
+
+    def _all_settled(self) -> bool:
+        return all(sink.delivered >= sink.taken for sink in self._sinks or ())
+
     def _totals(self, now_ns: int) -> Sequence[int] | None:
         """Return the ring's totals, None when they cannot be."""
         totals = self.reader.accumulators()
@@ -199,7 +222,9 @@ class Pump:
         if info is None or not info.metrics or totals is None:
             return
         start = self._converter.run_start_unix_ns
-        metrics = metrics_of(totals, self._converter.lost, start, now + info.perf_to_unix_ns)
+        self._count_unsent()
+        at = now + info.perf_to_unix_ns
+        metrics = metrics_of(totals, self._converter.lost, self._unsent, start, at)
         for sink in self._opened(info):
             sink.take_metrics(metrics, final)
 

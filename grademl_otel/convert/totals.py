@@ -10,6 +10,7 @@ from typing import Final
 
 from grademl_otel import marks, semconv
 from grademl_otel.convert.spans import Histogram, Metric, Sum, SumPoint
+from grademl_otel.export.ledger import REASONS, Counts
 
 _KINDS: Final = (
     ("train", marks.ACC_STEPS),
@@ -18,11 +19,11 @@ _KINDS: Final = (
 )
 
 
-def metrics_of(totals: Sequence[int], lost: int, start_ns: int, now_ns: int) -> list[Metric]:
+def metrics_of(totals: Sequence[int], lost: int, unsent: Counts, start_ns: int, now_ns: int) -> list[Metric]:
     """Return the metrics of one process since its run's start, all of them cumulative.
 
-    ``totals`` has `marks.ACC_SLOTS` elements; ``lost`` are all marks missed so far; times are Unix ns. What
-    never happened has no point.
+    ``totals`` has `marks.ACC_SLOTS` elements; ``lost`` are all marks missed so far, ``unsent`` the spans that
+    did not simply arrive; times are Unix ns. What never happened has no point.
     """
     result: list[Metric] = []
 
@@ -59,4 +60,10 @@ def metrics_of(totals: Sequence[int], lost: int, start_ns: int, now_ns: int) -> 
     cost = totals[marks.ACC_COST_NS] / 1e9
     add(semconv.METRIC_TRACER_COST, "s", "Time that the tracer itself took, estimated.", [SumPoint(cost)])
     add(semconv.METRIC_TRACER_LOST, "{mark}", "Marks lost before they were exported.", [SumPoint(lost)])
+    points = [
+        SumPoint(spans, {semconv.REASON: reason})
+        for reason, spans in zip(REASONS, unsent, strict=True)
+        if spans
+    ]
+    add(semconv.METRIC_TRACER_UNSENT, "{span}", "Spans that did not simply arrive.", points)
     return result

@@ -11,7 +11,7 @@ else.
 All integers are little-endian. Sequence numbers start at 1; a slot of zeros was never written. No head is
 stored: the reader finds it by the sequence numbers, so that a mark costs one store and nothing shared is
 contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``,
-``PROGRESS``, ``PROBLEM``).
+``UNSENT``, ``PROGRESS``, ``PROBLEM``).
 
 In a relay's folder a ring shows as ``STEM.ring``, the ring itself, or as ``STEM.memfd``, which points to one
 without a name (`sealed`); ``STEM.ring`` beside the latter is the relay's copy of it (`mirror`).
@@ -54,6 +54,9 @@ ACKED: Final = 192
 """Relay: marks up to and with this one are exported, stored or spooled."""
 RELAY_PID: Final = 200
 RELAY_HEARTBEAT: Final = 208
+UNSENT: Final = Struct("<3q")
+UNSENT_AT: Final = 216
+"""Relay: spans that did not simply arrive, in the order of `ledger.REASONS`; the metric must never fall."""
 
 ACCUMULATORS: Final = 512
 ACCUMULATOR_BYTES: Final = 8 * marks.ACC_SLOTS
@@ -82,6 +85,7 @@ BODY: Final = Struct("<HHqqqqqq")
 SLOT: Final = Struct(f"<QI{BODY.size}s")
 
 assert IDENTITY.size <= HEARTBEAT
+assert UNSENT_AT + UNSENT.size <= ACCUMULATORS
 assert PROGRESS + PROGRESS_BYTES + 8 <= PROBLEM
 assert PROBLEM + PROBLEM_BYTES + 8 <= OPEN_PHASES
 assert OPEN_PHASES + OPEN_LANES * OPEN_PHASE_STRIDE <= HEADER_BYTES

@@ -11,7 +11,7 @@ import mmap
 import os
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -355,6 +355,16 @@ class RingReader:
         """Leave one line that the owner is to show its user."""
         raw = problem.encode("utf-8", "replace")[: layout.PROBLEM_BYTES]
         self._store.write(layout.PROBLEM, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)
+
+    def save_unsent(self, counts: Sequence[int]) -> None:
+        """Leave how many spans did not simply arrive, in the order of `ledger.REASONS`."""
+        self._store.write(layout.UNSENT_AT, layout.UNSENT.pack(*counts))
+
+    def load_unsent(self) -> tuple[int, ...]:
+        """Return what an earlier reader left, zeros when nothing of it can be."""
+        counts = layout.UNSENT.unpack(self._store.read(layout.UNSENT_AT, layout.UNSENT.size))
+        plausible = all(0 <= count < _MAX_SEQUENCE for count in counts)
+        return counts if plausible else (0,) * len(counts)
 
     def save_progress(self, raw: bytes) -> None:
         """Leave up to `ringlayout.PROGRESS_BYTES` for the reader after this one."""

@@ -180,7 +180,7 @@ def totals() -> list[int]:
 
 
 def test_metrics_of_accumulators() -> None:
-    metrics = metrics_of(totals(), 4, 1000, 2000)
+    metrics = metrics_of(totals(), 4, (7, 0, 2), 1000, 2000)
     message = otlp.metric_request(RESOURCE, metrics)
     encoded = ExportMetricsServiceRequest.FromString(message.body)
     by_name = {metric.name: metric for metric in encoded.resource_metrics[0].scope_metrics[0].metrics}
@@ -188,7 +188,7 @@ def test_metrics_of_accumulators() -> None:
     assert message.signal == "metrics"
     assert set(by_name) == {
         "grademl.step.duration", "grademl.phase.time", "grademl.steps", "grademl.samples",
-        "grademl.tracer.cost", "grademl.tracer.lost",
+        "grademl.tracer.cost", "grademl.tracer.lost", "grademl.tracer.unsent",
     }  # fmt: skip
     duration = by_name["grademl.step.duration"].histogram.data_points[0]
     assert (duration.count, duration.sum) == (3, 1.5)
@@ -199,6 +199,8 @@ def test_metrics_of_accumulators() -> None:
     phase = by_name["grademl.phase.time"].sum.data_points[0]
     assert (phase.attributes[0].value.string_value, phase.as_double) == ("forward", 0.7)
     assert by_name["grademl.tracer.lost"].sum.data_points[0].as_int == 4
+    unsent = by_name["grademl.tracer.unsent"].sum.data_points
+    assert {p.attributes[0].value.string_value: p.as_int for p in unsent} == {"spooled": 7, "refused": 2}
     for metric in by_name.values():
         data = metric.sum if metric.HasField("sum") else metric.histogram
         assert data.aggregation_temporality == 2
@@ -206,7 +208,7 @@ def test_metrics_of_accumulators() -> None:
 
 
 def test_metric_line_and_request_agree() -> None:
-    metrics = metrics_of(totals(), 4, 1000, 2000)
+    metrics = metrics_of(totals(), 4, (7, 0, 2), 1000, 2000)
     encoded = ExportMetricsServiceRequest.FromString(otlp.metric_request(RESOURCE, metrics).body)
 
     assert parsed(otlpjson.metric_line(RESOURCE, metrics)) == collector_form(encoded)
