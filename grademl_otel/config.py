@@ -157,14 +157,16 @@ def decide_destination(
     environ: Mapping[str, str],
     foreign_provider: bool = False,
     probe: Callable[[], bool] | None = None,
+    processors: bool = True,
 ) -> Destination:
     """Decide where the telemetry goes.
 
     `GRADEML_EXPORTER` says it; else a user's own exporter or provider (``foreign_provider``: not built by the
     configurator, or with processors that the user added) takes the spans; else an OTLP endpoint in the
     environment does; else the file store, and OTLP as well when ``probe`` finds a collector at the default
-    endpoint.
-    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` hold whatever else is said.
+    endpoint. Without ``processors`` the provider in place, if any, has nobody to take a span.
+    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` hold whatever else is said. A configuration
+    file (`OTEL_CONFIG_FILE`) says all that is wanted: where it wants no spans, none are made.
     """
     traces = _exporter_names(environ, "OTEL_TRACES_EXPORTER")
     metrics = _exporter_names(environ, "OTEL_METRICS_EXPORTER")
@@ -172,7 +174,10 @@ def decide_destination(
     exporters: tuple[str, ...]
     if settings.exporters is not None:
         exporters = settings.exporters
-    elif foreign_provider or traces - {OTLP, NONE, "otlp_proto_grpc", "otlp_proto_http"}:
+    elif configuration_file(environ):
+        exporters = ()
+        through_provider = processors
+    elif processors and (foreign_provider or traces - {OTLP, NONE, "otlp_proto_grpc", "otlp_proto_http"}):
         exporters = ()
         through_provider = True
     elif any(environ.get(name) for name in ENDPOINT_VARIABLES):
@@ -185,6 +190,11 @@ def decide_destination(
         metrics=NONE not in metrics,
         through_provider=through_provider and NONE not in traces,
     )
+
+
+def configuration_file(environ: Mapping[str, str]) -> str:
+    """Return the path of the file that configures the user's OpenTelemetry, empty for none."""
+    return environ.get("OTEL_CONFIG_FILE", "").strip()
 
 
 def disabled(environ: Mapping[str, str]) -> bool:

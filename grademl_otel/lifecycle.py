@@ -24,14 +24,31 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
-from grademl_otel import identity, marks, semconv
-from grademl_otel.config import Destination, Settings, complain, decide_destination, disabled, warn
+from grademl_otel import marks, semconv
+from grademl_otel.agreement import group_exists
+from grademl_otel.config import (
+    Destination,
+    Settings,
+    complain,
+    configuration_file,
+    decide_destination,
+    disabled,
+    warn,
+)
+from grademl_otel.family import Member
+from grademl_otel.naming import Named, Namer
 from grademl_otel.recorder import MAIN_LANE, RUN_SCOPE, Keeper, Recorder, Writer
-from grademl_otel.runinfo import announcement, describe_run
+from grademl_otel.runinfo import announcement, describe_run, renamed
 from grademl_otel.tracebacks import hide_our_frames
 
 _RUN: Final = marks.SCOPE_INDEX[semconv.RUN]
 _MAX_EARLY: Final = 16
+IDLE_NS: Final = 600_000_000_000
+"""So long without an event and without a live loop, and the next event starts another run."""
+_ALONE_AFTER_NS: Final = 20_000_000_000
+_ALONE_AFTER_ROWS: Final = 256
+"""A rank that trains for so long before its process group exists has a run of its own."""
+_PROVISIONAL: Final = 1
 
 Open = Callable[[Settings, Destination, Any], tuple[Writer, Any]]
 OnStart = Callable[[Recorder, marks.RunInfo], object]
@@ -41,7 +58,7 @@ OnEnd = Callable[[], object]
 class Session:
     """The run of this process, if there is one."""
 
-    def __init__(self, open_ring: Open | None = None) -> None:
+    def __init__(self, open_ring: Open | None = None, idle_ns: int = IDLE_NS) -> None:
         self.recorder: Recorder | None = None
         self.info: marks.RunInfo | None = None
         """What the run says of itself; None between runs."""
@@ -61,6 +78,13 @@ class Session:
         """The tracer provider that the configurator left, with its processors as they were."""
         self._processors: tuple[Any, ...] = ()
         self._open_ring = open_ring or _open_ring
+        self._idle_ns = idle_ns
+        self.names = Namer()
+        self._firm = True
+        """The run's name will not change any more."""
+        self._alone = False
+        """The run has a name of its own only because no process group came; one that comes ends it."""
+        self._began_at = 0
         self._starting = threading.RLock()  # a signal handler may train, too
         self._is_starting = False
         self._refused = False
@@ -88,12 +112,14 @@ class Session:
         if not self.installed and self._since is None:
             self._since = time.perf_counter_ns()  # installed again
         self.installed = True
+        self.names.prepare()
         return True
 
     def uninstall(self) -> None:
         """End the run, if any, and start no other."""
         self.end()
         self.installed = False
+        self.names.retire()
         atexit.unregister(self.exit)
         if sys.excepthook is self._excepthook:
             sys.excepthook = self._previous_excepthook
@@ -108,16 +134,16 @@ class Session:
     def on_start(self, callback: OnStart) -> Callable[[], None]:
         """Call ``callback(recorder, info)`` at the start of each run; at once for one that is active.
 
-        Return what takes the callback back. One that raises costs a line, nothing else.
+        A rank that trains before its process group exists calls it when the run's name is known. Return what takes the callback back. One that raises costs a line, nothing else.
         """
         self._on_start.append(callback)
         recorder, info = self.recorder, self.info
-        if recorder is not None and info is not None:
+        if recorder is not None and info is not None and self._firm:
             _call(callback, recorder, info)
         return partial(_discard, self._on_start, callback)
 
     def on_end(self, callback: OnEnd) -> Callable[[], None]:
-        """Call ``callback()`` when a run ends, while its recorder still writes; see `on_start`.
+        """Call ``callback()`` when a run ends whose start was told, while its recorder still writes.
 
         A forked child is not told of the end of its parent's run.
         """
@@ -126,28 +152,26 @@ class Session:
 
     # --- Start -----------------------------------------------------------------------------------------
 
-    def begin(self, training: bool, firm: bool = True, at: int = 0) -> Recorder | None:
-        """Return the recorder, starting the run when there is none; None when there is to be none.
+    def begin(self, training: bool, at: int = 0) -> Recorder | None:
+        """Return the recorder, starting a run when there is none; None when there is to be none.
 
         ``training`` marks events that only training has (a backward, an optimizer's step): in a forked child
-        nothing else starts a run. ``firm`` is False for events that may come before the process group of a
-        distributed job exists; there the run waits for a later one. ``at`` is when the event began.
+        nothing else starts a run. ``at`` is when the event began: long after the last one, it is another
+        run's.
         """
         if self.recorder is not None:
-            return self.recorder
+            if at <= self.recorder.idle_at or not self._end_former(self.recorder, at):
+                return self.recorder
         if self._refused or not self.installed or self.in_worker or (self.child and not training):
             return None
         if _preparing_child():
             return None
         try:
-            place = identity.place_from_environment(os.environ)
-            if not firm and place.distributed and not _group_exists():
-                return None
             with self._starting:  # a thread that trains meanwhile waits; its first steps would be lost
                 if self.recorder is None and not self._refused and not self._is_starting:
                     self._is_starting = True
                     try:
-                        self.recorder = self._start(place, at or time.perf_counter_ns())
+                        self.recorder = self._start(at or time.perf_counter_ns())
                         self._refused = self.recorder is None
                     finally:
                         self._is_starting = False
@@ -161,17 +185,17 @@ class Session:
         if self.installed and self._since is not None and not self.in_worker and not self.child:
             self._early.append((kind, t0, t1, own))
 
-    def _start(self, place: identity.Place, at: int) -> Recorder | None:
+    def _start(self, at: int) -> Recorder | None:
         settings = self._settings = Settings.from_env()
         provider, foreign = self._provider_in_place()
-        destination = decide_destination(settings, os.environ, foreign)
+        destination = decide_destination(settings, os.environ, foreign, processors=_has_processors(provider))
         if destination.nowhere:
+            if configuration_file(os.environ) and place.rank == 0:
+                warn("nothing is recorded: OTEL_CONFIG_FILE sets no span processor up; see GRADEML_EXPORTER")
             return None
-        run_id, place = identity.agree(settings.run_id or identity.new_run_id(), place)
-        if settings.run_id is not None:
-            run_id = settings.run_id
+        named = self._name(settings)
         writer, transport = self._open_ring(settings, destination, provider)
-        info = describe_run(run_id, place, settings, destination, provider, self.framework)
+        info = self.info = describe_run(named, settings, destination, provider, self.framework)
         serials = count(RUN_SCOPE + 1)
         recorder = Recorder(writer, _Keeper(self, transport), serials, self.after_fork)
         self._writer, self._transport = writer, transport
@@ -179,20 +203,71 @@ class Session:
         lane = recorder.lane(MAIN_LANE)
         if self._since is not None:
             at, self._since = min(at, self._since), None
-        writer.write(marks.RUN_INFO, lane, at, at, RUN_SCOPE, writer.intern(info.to_json()), 0, 0)
+        self._began_at = at
+        recorder.idle_ns = self._idle_ns
+        self._firm, self._alone = named.firm, False
+        self._write_info(recorder, info, at)
         writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)
         for kind, t0, t1, own in self._early:
             recorder.phase(kind, lane, t0, t1, 0, -1, own, 0)
         self._early.clear()
         self._watch_the_end()
-        if place.rank == 0:
-            complain(settings.complaints)
+        if self._firm:
+            self._tell_start(recorder, info, named)
+        return recorder
+
+    def _name(self, settings: Settings) -> Named:
+        from grademl_otel.ring.place import meeting_places, places
+
+        folders = dict.fromkeys((*places(settings.ring_dir, settings.ring_bytes), *meeting_places()))
+        return self.names.next(settings.run_id, folders, os.environ)
+
+    def _write_info(self, recorder: Recorder, info: marks.RunInfo, at: int) -> None:
+        assert self._writer is not None
+        # A name that may change starts with a space: whoever looks for the run among the texts goes on.
+        text = info.to_json() if self._firm else f" {info.to_json()}"
+        state = 0 if self._firm else _PROVISIONAL
+        lane = recorder.lane(MAIN_LANE)
+        self._writer.write(marks.RUN_INFO, lane, at, at, RUN_SCOPE, self._writer.intern(text), state, 0)
+
+    def _tell_start(self, recorder: Recorder, info: marks.RunInfo, named: Named) -> None:
+        """The run's name is known: tell the user, its children, and all who asked."""
+        self.names.began(Member.of(info))
+        if named.speaks:
+            complain(self._settings.complaints if self._settings is not None else ())
             warn(announcement(info))
-        self.info = info
         self._meet_neighbours(recorder, info)
         for callback in tuple(self._on_start):
             _call(callback, recorder, info)
-        return recorder
+
+    def _settle(self, recorder: Recorder, at_the_end: bool = False) -> None:
+        """Name a run for good that began before its process group, when that exists or has not come for long."""
+        if self._firm or self.info is None or self._settings is None:
+            return
+        named = self._name(self._settings)
+        now = time.perf_counter_ns()
+        if not (
+            named.firm
+            or at_the_end
+            or now - self._began_at > _ALONE_AFTER_NS
+            or recorder.rows > _ALONE_AFTER_ROWS
+        ):
+            return
+        self._firm, self._alone = True, not named.firm
+        self.info = renamed(self.info, named)
+        self._write_info(recorder, self.info, now)
+        self._tell_start(recorder, self.info, named)
+
+    def _end_former(self, recorder: Recorder, at: int) -> bool:
+        """End the run when an event at ``at`` can be none of it."""
+        if self._alone and group_exists():
+            self.end()
+            return True
+        since = recorder.resting_since() if self.info is not None and self.info.world_size <= 1 else None
+        if since is None or at - since <= self._idle_ns:
+            return False
+        self.end(at=since)
+        return True
 
     def _provider_in_place(self) -> tuple[Any, bool]:
         """The SDK's tracer provider in place or None, and whether it is the user's own."""
@@ -201,9 +276,8 @@ class Session:
         provider = provider_in_place()
         if provider is None:
             return None, False
-        processors = processors_of(provider)
-        unchanged = provider is self.provider and processors == self._processors
-        return provider, bool(processors) and not unchanged
+        unchanged = provider is self.provider and processors_of(provider) == self._processors
+        return provider, not unchanged
 
     def _meet_neighbours(self, recorder: Recorder, info: marks.RunInfo) -> None:
         try:
@@ -214,7 +288,12 @@ class Session:
             warn(f"spans do not nest in the steps: {type(error).__name__}: {error}")
 
     def look_around(self) -> None:
-        """See whether OpenTelemetry has been set up meanwhile."""
+        """See whether OpenTelemetry or a process group has been set up meanwhile."""
+        recorder = self.recorder
+        if recorder is not None:
+            self._settle(recorder)
+            if self._alone and group_exists():
+                recorder.idle_at = 0  # the next event looks closer
         if self._neighbours is not None:
             self._neighbours.look()
 
@@ -260,17 +339,25 @@ class Session:
     def exit(self) -> None:
         """The program ends: end the run, and start no other."""
         self._refused = True
-        self.end()
+        if self.recorder is None or not self._end_former(self.recorder, time.perf_counter_ns()):
+            self.end()
+        self.names.retire()
 
-    def end(self) -> None:
+    def end(self, error: str | None = None, at: int | None = None) -> None:
         """End the run in order and wait until its telemetry is on its way, `GRADEML_EXIT_WAIT` at most.
 
-        The next ML event starts another run.
+        ``error`` is the name of the exception that ends it, ``at`` when it ended, by default now. The next ML
+        event starts another run.
         """
         recorder = self.recorder
         if recorder is None or recorder.pid != os.getpid():
             self.recorder = None
             return
+        self._error = self._error or error
+        try:
+            self._settle(recorder, at_the_end=True)
+        except Exception as failure:
+            warn(f"the run's name is not told: {type(failure).__name__}: {failure}")
         for callback in tuple(self._on_end):
             _call(callback)
         self.recorder, self.info = None, None
@@ -281,17 +368,19 @@ class Session:
             recorder.finish()
             assert self._writer is not None
             self.tell_device(recorder)
-            now = time.perf_counter_ns()
+            now = time.perf_counter_ns() if at is None else at
             lane = recorder.lane(MAIN_LANE)
-            error = self._writer.intern(self._error) if self._error else 0
+            kind = self._writer.intern(self._error) if self._error else 0
             self._writer.write(
-                marks.SCOPE_CLOSE, lane, now, now, RUN_SCOPE, 1 if self._error else 0, _RUN, error
+                marks.SCOPE_CLOSE, lane, now, now, RUN_SCOPE, 1 if self._error else 0, _RUN, kind
             )
             recorder.mute()  # daemon threads may still train
             wait = self._settings.exit_wait_s if self._settings is not None else 0.0
             self._transport.close(wait)
-        except Exception as error:
-            warn(f"the end of the run is not recorded: {type(error).__name__}: {error}")
+        except Exception as failure:
+            warn(f"the end of the run is not recorded: {type(failure).__name__}: {failure}")
+        finally:
+            self.names.ended()
 
     def tell_device(self, recorder: Recorder) -> None:
         """Put the device on the run's span, once there is one."""
@@ -309,6 +398,8 @@ class Session:
     def after_fork(self) -> None:
         """In a forked child: ring, relay and run are the parent's; ours starts at our own first training."""
         recorder, self.recorder = self.recorder, None
+        active = self.info is not None and self._firm
+        self.names.forked(Member.of(self.info) if self.info is not None and active else None)
         self.info = None
         self._since = self.loaded_at = time.perf_counter_ns()
         self._starting = threading.RLock()
@@ -386,9 +477,10 @@ def _preparing_child() -> bool:
     return process is not None and getattr(process.current_process(), "_inheriting", False)
 
 
-def _group_exists() -> bool:
-    group = sys.modules.get("torch.distributed.distributed_c10d")
-    return group is not None and bool(group.is_initialized())
+def _has_processors(provider: Any) -> bool:
+    from grademl_otel.neighbours import processors_of
+
+    return bool(processors_of(provider))
 
 
 session: Final = Session()
