@@ -74,8 +74,11 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     dropped = _dropped(evidence, reasons)
     if evidence.orphans:
         reasons.add(f"{evidence.orphans:,} spans name a parent that is not here")
-    if evidence.roots > 1:
-        reasons.add(f"the run's trace has {evidence.roots} roots; one was expected")
+    shards = len({semconv.run_shard(rank) for rank in evidence.ranks})
+    if evidence.roots > shards:
+        traces = "the run's trace has" if shards == 1 else f"the run's {shards} traces have"
+        wanted = "one was" if shards == 1 else f"{shards} were"
+        reasons.add(f"{traces} {evidence.roots} roots; {wanted} expected")
     for fault in evidence.malformed:
         reasons.add(f"a step table cannot be read: {fault}")
     for reason in _of_ledger(evidence.ledger):

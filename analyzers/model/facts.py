@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class StepTable:
     micro: IntArray
     flags: IntArray
     window: IntArray
+    level: IntArray
+    """Recording level: of rows above 1 not all phases were measured."""
     item_pass: IntArray
     item_batch: IntArray
     item_loader: IntArray
@@ -49,7 +51,7 @@ class StepTable:
         arrays = {
             name: getattr(self, name)[mask]
             for name in (
-                "rank", "step", "start", "end", "micro", "flags", "window",
+                "rank", "step", "start", "end", "micro", "flags", "window", "level",
                 "item_pass", "item_batch", "item_loader", "item_worker",
             )
         }  # fmt: skip
@@ -59,6 +61,31 @@ class StepTable:
             busy={k: v[mask] for k, v in self.busy.items()},
             count={k: v[mask] for k, v in self.count.items()},
         )
+
+
+COMPLETE_LEVEL: Final = 1
+"""Recording level up to which all phases are measured."""
+_MISSING: Final = {
+    2: "only waits for data were measured, not forward, backward and optimizer",
+    3: "only the ends of updates were counted, each row is the mean of several steps",
+}
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """From which step on a rank was recorded with fewer phases, and why."""
+
+    rank: int
+    level: int
+    """The coarsest that it came to."""
+    since: int
+    """Number of the step at which the first such part begins."""
+    reason: str
+
+    def __str__(self) -> str:
+        missing = _MISSING.get(self.level, _MISSING[2])
+        because = f" ({self.reason})" if self.reason else ""
+        return f"recorded at level {self.level} from step {self.since:,}: {missing}{because}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,8 @@ class HowEnded:
     last_step: int | None
     last_mark_unix_ns: int
     open_phase: str | None = None
+    """What it died in; of one that goes on, what ran when it was heard of last."""
+    open_since_unix_ns: int | None = None
     error: str | None = None
 
 
@@ -123,6 +152,8 @@ class Completeness:
     overlap_ns: int = 0
     tracer_dropped: int = 0
     tracer_cost_fraction: float | None = None
+    notes: list[str] = field(default_factory=list)
+    """What was measured or sent in part only by design, a line each: no defect."""
     ended: list[HowEnded] = field(default_factory=list)
 
 
@@ -154,6 +185,8 @@ class Run:
     span_ixs: IntArray
     """Indices of the spans of this run and attempt."""
     completeness: Completeness
+    reduced: list[Reduced] = field(default_factory=list)
+    """Ranks of which some steps were recorded without all phases."""
 
 
 @dataclass(frozen=True)

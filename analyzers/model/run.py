@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from grademl_otel.analyzers.model.facts import (
     Scope,
     StepTable,
 )
+from grademl_otel.analyzers.model.lanes import busiest_lanes
+from grademl_otel.analyzers.model.recording import in_words, left_out, reductions
 from grademl_otel.analyzers.model.tables import MalformedTable, TablePart, decode_table, join_parts
 
 __all__ = [
@@ -50,7 +52,7 @@ _SCOPES: Final = frozenset(
         semconv.COMPILE,
     }
 )
-_NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+_MAIN: Final = "main"
 _MAX_RANKS: Final = 1 << 17
 _ENDS_WORST_FIRST: Final = ("killed", "exception", "unknown", "exit")
 
@@ -102,10 +104,10 @@ class _Attempt:
         self.ranks: list[int] = [int(rank) for rank in np.unique(self.rank_of_span[self.possible_ixs])]
         members = [i for i, mine in zip(identities, ours, strict=True) if mine and i]
         self.world_size = max((i.world_size for i in members if i.world_size is not None), default=None)
-        run_trace = semconv.trace_id(run_id, attempt, semconv.TRACE_RUN)
-        self.in_run_trace = (spans.trace_hi == np.uint64(run_trace >> 64)) & (
-            spans.trace_lo == np.uint64(run_trace & (1 << 64) - 1)
-        )
+        shards = sorted({0, *map(semconv.run_shard, self.ranks)})
+        traces = [semconv.trace_id(run_id, attempt, semconv.TRACE_RUN, 0, shard) for shard in shards]
+        self.in_run_trace = np.isin(spans.trace_lo, np.array([t & (1 << 64) - 1 for t in traces], np.uint64))
+        self.in_run_trace &= np.isin(spans.trace_hi, np.array([t >> 64 for t in traces], np.uint64))
 
     def named(self, name: str) -> IntArray:
         """Return the indices, ascending, of the spans called ``name``."""
@@ -151,12 +153,10 @@ def _summary(attempt: _Attempt) -> RunSummary:
     ends = {str(spans.attributes(ix).get(semconv.ENDED, "unknown")) for ix in run_spans.values()}
     if len(run_spans) < len(attempt.ranks):
         ends.add("unknown")
-    first = spans.attributes(run_spans[min(run_spans)]) if run_spans else {}
+    windows = [spans.attributes(int(ix)) for ix in attempt.named(semconv.WINDOW)]
+    first = spans.attributes(run_spans[min(run_spans)]) if run_spans else next(iter(windows), {})
     steps = [count_of(spans.attributes(ix), semconv.STEPS_TOTAL) for ix in run_spans.values()]
-    steps += [
-        count_of(spans.attributes(int(ix)), semconv.WINDOW_STEPS_SO_FAR)
-        for ix in attempt.named(semconv.WINDOW)
-    ]
+    steps += [count_of(attributes, semconv.WINDOW_STEPS_SO_FAR) for attributes in windows]
     return RunSummary(
         run_id=attempt.run_id,
         attempt=attempt.attempt,
@@ -204,22 +204,27 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
     run_spans, twice = _run_spans(attempt)
     evidence.conflicts += twice
     parts = _parts(attempt, evidence)
-    steps, evidence.overlap_ns = join_parts(parts)
-    bounds = _bounds(attempt, run_spans, steps)
-    step_spans, kinds = _step_spans(attempt)
+    mine, lanes, beside = busiest_lanes(parts)
+    steps, evidence.overlap_ns = join_parts(mine)
+    census = join_parts(parts)[0] if beside else steps
+    bounds = _bounds(attempt, run_spans, census)
+    step_spans, kinds = _step_spans(attempt, lanes)
+    reduced = reductions(mine)
     evidence.parts = parts
     evidence.run_attributes = {rank: spans.attributes(ix) for rank, ix in run_spans.items()}
-    evidence.ended = [_how_ended(attempt, rank, run_spans.get(rank), steps, bounds) for rank in attempt.ranks]
+    evidence.ended = [_how_ended(attempt, rank, run_spans.get(rank), parts, bounds) for rank in attempt.ranks]
     evidence.detailed = {(rank, step) for (rank, step, _), kind in kinds.items() if kind == "train"}
     evidence.count_spans(spans, attempt.ixs, attempt.rank_of_span, attempt.in_run_trace)
     evidence.compare_detail(spans, step_spans, steps)
     scopes = _scopes(attempt)
-    first = evidence.run_attributes[min(run_spans)] if run_spans else {}
-    device = first.get(semconv.DEVICE)
+    said = _said_of_run(evidence.run_attributes, parts)
+    device = said.get(semconv.DEVICE)
+    completeness = judge(evidence, census)
+    completeness.notes = [*beside, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
     return Run(
         run_id=attempt.run_id,
         attempt=attempt.attempt,
-        script=str(first.get(semconv.SCRIPT, "")),
+        script=str(said.get(semconv.SCRIPT, "")),
         device=None if device is None else str(device),
         ranks=attempt.ranks,
         start=min(start for start, _ in bounds.values()),
@@ -232,8 +237,21 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
         step_spans=step_spans,
         spans=spans,
         span_ixs=attempt.ixs,
-        completeness=judge(evidence, steps),
+        completeness=completeness,
+        reduced=reduced,
     )
+
+
+def _said_of_run(
+    run_attributes: Mapping[int, Mapping[str, Any]], parts: Sequence[TablePart]
+) -> dict[str, Any]:
+    """Return what the run says of itself: its first rank's run span; before there is one, its windows."""
+    said: dict[str, Any] = {}
+    for part in parts:
+        for key in (semconv.SCRIPT, semconv.DEVICE):
+            if key in part.attributes:
+                said.setdefault(key, part.attributes[key])
+    return said | dict(run_attributes[min(run_attributes)] if run_attributes else {})
 
 
 def _run_spans(attempt: _Attempt) -> tuple[dict[int, int], list[str]]:
@@ -325,32 +343,48 @@ def _loaders(scopes: list[Scope]) -> dict[int, Loader]:
     return loaders
 
 
-def _step_spans(attempt: _Attempt) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int, int], str]]:
-    """Return the step spans by (rank, step, start), and the kind of each."""
+def _step_spans(
+    attempt: _Attempt, lanes: Mapping[int, str]
+) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int, int], str]]:
+    """Return the step spans of each rank's lane by (rank, step, start), and the kind of each."""
     spans = attempt.spans
     found: dict[tuple[int, int, int], int] = {}
     kinds: dict[tuple[int, int, int], str] = {}
     for ix in map(int, attempt.named(semconv.STEP)):
         attributes = spans.attributes(ix)
         number = attributes.get(semconv.STEP_NUMBER)
-        if not isinstance(number, int):
+        rank = attempt.rank(ix)
+        if not isinstance(number, int) or attributes.get(semconv.LANE) not in (None, lanes.get(rank, _MAIN)):
             continue
-        key = (attempt.rank(ix), number, int(spans.start[ix]))
+        key = (rank, number, int(spans.start[ix]))
         found[key] = ix
         kinds[key] = str(attributes.get(semconv.STEP_KIND, ""))
     return found, kinds
 
 
 def _how_ended(
-    attempt: _Attempt, rank: int, run_span: int | None, steps: StepTable, bounds: dict[int, tuple[int, int]]
+    attempt: _Attempt,
+    rank: int,
+    run_span: int | None,
+    parts: Sequence[TablePart],
+    bounds: dict[int, tuple[int, int]],
 ) -> HowEnded:
     spans = attempt.spans
-    rows = steps.of_rank(rank)
-    trained = steps.step[rows][(steps.flags[rows] & _NOT_TRAINING) == 0]
-    last_step = int(trained.max()) if len(trained) else None
+    mine = [part for part in parts if part.rank == rank]
+    trained = [int(part.columns["step"][row]) for part in mine for row in part.training_rows[-1:]]
+    last_step = max(trained, default=None)
     last_mark = bounds[rank][1] if rank in bounds else 0
     if run_span is None:
-        return HowEnded(rank, "unknown", last_step, last_mark)
+        latest = mine[-1].attributes if mine else {}
+        running, since = latest.get(semconv.OPEN_PHASE), latest.get(semconv.OPEN_SINCE)
+        return HowEnded(
+            rank,
+            "unknown",
+            last_step,
+            last_mark,
+            open_phase=running if isinstance(running, str) else None,
+            open_since_unix_ns=_whole(since, 1 << 63),
+        )
     attributes = spans.attributes(run_span)
     how = "killed" if semconv.TERMINATED in attributes else str(attributes.get(semconv.ENDED, "unknown"))
     open_phase, error = attributes.get(semconv.OPEN_PHASE), attributes.get("error.type")

@@ -21,6 +21,7 @@ _MAX_START: Final = 1 << 62
 _MAX_WINDOW: Final = 1 << 40
 _MAX_PART: Final = 1 << 20
 _VERSION: Final = 1
+_MAIN: Final = "main"
 
 
 class MalformedTable(ValueError):
@@ -42,10 +43,24 @@ class TablePart:
     """`step`, `start`, `end`, `micro`, `flags`, `item.*`."""
     phases: dict[str, dict[str, IntArray]] = field(default_factory=dict)
     """Phase -> `first`, `busy`, `count`."""
+    lanes: tuple[str, ...] = (_MAIN,)
+    """Names of the lanes of the rows; `lane` among the columns is an index into them."""
+    record_level: int = 0
+    """How much was measured of the rows: 0 and 1 all phases, 2 and more fewer of them."""
+    record_reason: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """What the window span says beside its table."""
 
     @property
     def rows(self) -> int:
         return len(self.columns["start"])
+
+    @property
+    def training_rows(self) -> IntArray:
+        """Return the indices of the rows that are training steps."""
+        not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+        found: IntArray = np.flatnonzero((self.columns["flags"] & not_training) == 0)
+        return found
 
 
 def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) -> TablePart:
@@ -61,6 +76,8 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
         if key.startswith(semconv.TABLE_PREFIX) and key != semconv.TABLE_VERSION
     }
     rows = max((len(array) for array in raw.values()), default=0)
+    if not raw:  # nothing closed: a step that runs, or hangs
+        raw = {name: np.zeros(0, np.int64) for name in ("step", "start_us", "dur_us")}
     table = {name: _unfold(name, array, rows) for name, array in raw.items()}
     missing = [name for name in ("step", "start_us", "dur_us") if name not in table]
     if missing:
@@ -77,6 +94,11 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
         columns[name] = table.get(name, np.zeros(rows, np.int64))
     for name in ("item.pass", "item.batch", "item.loader", "item.worker"):
         columns[name] = table.get(name, np.full(rows, -1, np.int64))
+    lanes = _lanes(attributes)
+    columns["lane"] = table.get("lane", np.zeros(rows, np.int64))
+    if np.any((columns["lane"] < 0) | (columns["lane"] >= len(lanes))):
+        raise MalformedTable(f"step table with a lane beyond the {len(lanes)} that it names")
+    reason = attributes.get(semconv.WINDOW_RECORD_REASON)
     return TablePart(
         rank=rank,
         window=_int(attributes, semconv.WINDOW_NUMBER, _MAX_WINDOW),
@@ -87,7 +109,25 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
         rows_so_far=_int(attributes, semconv.WINDOW_ROWS_SO_FAR),
         columns=columns,
         phases=_phases(table, window_start),
+        lanes=lanes,
+        record_level=_int(attributes, semconv.WINDOW_RECORD_LEVEL),
+        record_reason=reason if isinstance(reason, str) else None,
+        attributes={k: v for k, v in attributes.items() if not k.startswith(semconv.TABLE_PREFIX)},
     )
+
+
+def _lanes(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    value = attributes.get(semconv.WINDOW_LANES)
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            value = [value]  # a server that gives an array of one as its element
+    if value is None:
+        return (_MAIN,)
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise MalformedTable(f"{semconv.WINDOW_LANES} is no array of names")
+    return tuple(value)
 
 
 def _phases(table: Mapping[str, IntArray], window_start: int) -> dict[str, dict[str, IntArray]]:
@@ -164,6 +204,7 @@ def join_parts(parts: Sequence[TablePart]) -> tuple[StepTable, int]:
     joined = {name: _concatenated([part.columns[name] for part in parts]) for name in names}
     rank = _concatenated([np.full(part.rows, part.rank, np.int64) for part in parts])
     window = _concatenated([np.full(part.rows, part.window, np.int64) for part in parts])
+    level = _concatenated([np.full(part.rows, part.record_level, np.int64) for part in parts])
     order = np.lexsort((joined["step"], joined["start"], rank))
     rank = rank[order]
     start, end = joined["start"][order], joined["end"][order]
@@ -193,6 +234,7 @@ def join_parts(parts: Sequence[TablePart]) -> tuple[StepTable, int]:
         micro=joined["micro"][order],
         flags=joined["flags"][order],
         window=window[order],
+        level=level[order],
         item_pass=joined["item.pass"][order],
         item_batch=joined["item.batch"][order],
         item_loader=joined["item.loader"][order],

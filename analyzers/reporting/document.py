@@ -243,13 +243,14 @@ class LoaderInfo:
 
 @dataclass(frozen=True)
 class EndedInfo:
-    """How one rank's process ended; `last_mark_ns` counts from the window's origin."""
+    """How one rank's process ended; `last_mark_ns` and `open_since_ns` count from the window's origin."""
 
     rank: int
     how: str
     last_step: int | None
     last_mark_ns: int
     open_phase: str | None
+    open_since_ns: int | None
     error: str | None
 
 

@@ -63,7 +63,8 @@ def _ended(ended: EndedInfo) -> str | None:
     how = {"exception": "by an exception", "unknown": "has not, as far as is known"}.get(ended.how, ended.how)
     parts = [f"rank {ended.rank} {how}" + (f" ({ended.error})" if ended.error else "")]
     if ended.open_phase:
-        parts.append(f"while in {ended.open_phase}")
+        since = "" if ended.open_since_ns is None else f" since {clock(ended.open_since_ns)}"
+        parts.append(f"while in {ended.open_phase}" if not since else f"in {ended.open_phase}{since}")
     if ended.last_step is not None:
         parts.append(f"last step {ended.last_step:,}")
     parts.append(f"last sign of life at {clock(ended.last_mark_ns)}")

@@ -70,7 +70,7 @@ def _found(
         abstained=judgement.abstained,
         replay=None,
         incomplete_because=run.completeness.reasons,
-        warnings=telemetry.ledger.warnings,
+        warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
     )
 
 
@@ -169,5 +169,6 @@ def _ended(ended: HowEnded, origin: int) -> EndedInfo:
         last_step=ended.last_step,
         last_mark_ns=ended.last_mark_unix_ns - origin,
         open_phase=ended.open_phase,
+        open_since_ns=None if ended.open_since_unix_ns is None else ended.open_since_unix_ns - origin,
         error=ended.error,
     )

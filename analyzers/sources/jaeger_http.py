@@ -247,7 +247,7 @@ class _Reader:
             self._take(self._api.trace(plan.run_trace()))
             plan.learn(self._so_far())
             while not self._buffer.full and (wanted := plan.next_windows()):
-                self._fetch(wanted)
+                self._fetch([*wanted, *plan.further_run_traces()])
                 plan.learn(self._so_far())
             self._read_detail(plan)
         if not len(self._buffer):

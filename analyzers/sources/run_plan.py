@@ -38,6 +38,7 @@ class RunPlan:
         self.run_id = run_id
         self.attempt = attempt
         self._ranks = 1
+        self._run_shards = 1
         self._last_window: int | None = None
         self._asked: set[tuple[int, int]] = set()
         self._full_shards: set[tuple[int, int]] = set()
@@ -46,7 +47,13 @@ class RunPlan:
         self._latest_found = -1
 
     def run_trace(self) -> int:
+        """Return the trace that holds the scopes of rank 0."""
         return self._trace(semconv.TRACE_RUN)
+
+    def further_run_traces(self) -> list[int]:
+        """Return the traces that hold the scopes of ranks far from 0, those not returned before."""
+        known, self._run_shards = self._run_shards, semconv.run_shard(self._ranks - 1) + 1
+        return [self._trace(semconv.TRACE_RUN, 0, shard) for shard in range(known, self._run_shards)]
 
     def learn(self, telemetry: Telemetry) -> None:
         """Take account of what was read so far."""
@@ -63,8 +70,8 @@ class RunPlan:
         for part in window_parts(telemetry, self.run_id, self.attempt):
             if part.window < self._next:  # what was not asked for proves nothing
                 self._latest_found = max(self._latest_found, part.window)
-            if part.part % semconv.PARTS_PER_SHARD == semconv.PARTS_PER_SHARD - 1:
-                self._full_shards.add((part.window, semconv.window_shard(part.rank, part.part)))
+            if (part.part + 1) % semconv.parts_per_shard(self._ranks) == 0:
+                self._full_shards.add((part.window, semconv.window_shard(part.rank, part.part, self._ranks)))
 
     def next_windows(self) -> list[int]:
         """Return trace ids of windows to ask for, none when all were."""
@@ -77,7 +84,7 @@ class RunPlan:
             stop = min(last + 1, self._next + _BATCH)
             groups = range(-(-self._ranks // semconv.RANKS_PER_SHARD))
             wanted = [
-                (window, semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0))
+                (window, semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0, self._ranks))
                 for window in range(self._next, stop)
                 for group in groups
             ]

@@ -10,27 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from random import Random
 from typing import Final, Literal
 
 from grademl_otel import marks, semconv
-from grademl_otel.convert.detail import LevelGovernor, OutlierDetector
-from grademl_otel.convert.emitter import Emitter, phase_name
+from grademl_otel.convert.bounds import cells_per_part
+from grademl_otel.convert.detail import TARGET_SPANS_PER_S, LevelGovernor, OutlierDetector
+from grademl_otel.convert.emitter import Emitter, Event, phase_name
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.rows import NO_ITEM, OpenRow, Row
 from grademl_otel.convert.scopes import RunTotals, Scope, Scopes
 from grademl_otel.convert.spans import Attributes, Span
 from grademl_otel.convert.stepspans import RUN_TRACE_PHASES, Kept, emit_step
-from grademl_otel.convert.windows import Cumulative, Part, window_attributes
+from grademl_otel.convert.windows import Cumulative, Part, Silence, part_interval, window_attributes
 from grademl_otel.ring.reader import Mark, OpenPhase
 
 How = Literal["exit", "killed"]
 
 MAX_OPEN_ROWS: Final = 256
 """When so many rows are open, the closing mark of the oldest was lost: it is given up."""
-MAX_RUN_TRACE_PHASES: Final = 500
-"""Checkpoints, compilations and collections that a process puts into the run's trace."""
 _MAX_EARLY_MARKS: Final = 4096
+_MAX_WINDOWS_KNOWN: Final = 64
+"""Rows come in the order of their steps, but for threads that train side by side."""
+_SECOND: Final = 1_000_000_000
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC}
 _CHECKPOINTS: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD})
@@ -49,11 +50,8 @@ class Converter:
     an earlier converter of the same ring has stopped: marks that it told are then read for their state only.
     """
 
-    def __init__(
-        self, strings: Sequence[str], progress: Progress | None = None, random: Random | None = None
-    ):
+    def __init__(self, strings: Sequence[str], progress: Progress | None = None):
         self._strings = strings
-        self._random = random or Random()
         self._resumed = progress
         self._emitter: Emitter | None = None
         self._scopes: Scopes | None = None
@@ -65,9 +63,11 @@ class Converter:
         self._so_far = Cumulative()
         self._incomplete = 0
         self._next_step = 0
+        self._trained = False
+        """A row of the last part was a training step."""
         self._governor = LevelGovernor()
         self._outliers = OutlierDetector()
-        self._run_trace_phases = 0
+        self._silence = Silence()
         self._first_time = 0
         self._last_time = 0
         self._sequence = 0
@@ -98,9 +98,29 @@ class Converter:
             sequence += 1
         return self._taken()
 
-    def flush(self, now: int) -> list[Span]:
-        """Close the part of the window that is due at ``now`` (ns of ``perf_counter``), marks or not."""
+    def flush(self, now: int, open_phases: Sequence[OpenPhase] = ()) -> list[Span]:
+        """Close the part of the window that is due at ``now`` (ns of ``perf_counter``), marks or not.
+
+        ``open_phases`` is what runs at that moment. Where a step runs for longer than a part, one without
+        rows says so: it is seen while it runs, and so is a process that hangs.
+        """
+        scopes = self._scopes
+        if scopes is None or self._finished:
+            return []
+        self._unmute()
+        running = scopes.running(open_phases, now)
         if self._part is not None and self._part.due(now, self._run_start):
+            self._close_part(last=False, running=running)
+        if self._silence.lasts(self._so_far.rows, now, part_interval(now - self._run_start)) and (
+            running is not None or self._open_rows
+        ):
+            self._say_alive(now, running)
+        return self._taken()
+
+    def cut(self) -> list[Span]:
+        """Close the part of the window that is open, due or not."""
+        self._unmute()
+        if self._scopes is not None and not self._finished:
             self._close_part(last=False)
         return self._taken()
 
@@ -121,7 +141,7 @@ class Converter:
         if killed:
             self._rescue_open_row()
         for row in self._open_rows.values():
-            self._emit_outside_rows(row.marks)
+            self._emit_outside_rows(row.events)
         self._open_rows.clear()
         self._close_part(last=not killed)
         end = self._last_time if killed else max(now, self._last_time)
@@ -142,7 +162,6 @@ class Converter:
         return Progress(
             told=min(pending, default=self._sequence + 1) - 1,
             fed=self._sequence,
-            run_serial=self._scopes.run_serial if self._scopes else 0,
             run_start=self._run_start,
             window=window,
             part=part,
@@ -153,11 +172,7 @@ class Converter:
             incomplete=self._incomplete,
             next_step=self._next_step,
             emitted=self._emitter.emitted if self._emitter else 0,
-            run_phases=self._run_trace_phases,
-            scopes=[
-                [s.serial, s.parent, s.index, s.number, s.start, s.lane, s.steps, s.eval_steps]
-                for s in (self._scopes.open if self._scopes else ())
-            ],
+            **(self._scopes.progress() if self._scopes else {}),
         )
 
     @property
@@ -189,7 +204,7 @@ class Converter:
         if not _plausible(info):
             return False
         resource = {key: value for key, value in info.resource.items() if _attribute(value)}
-        self._emitter = Emitter(replace(info, resource=resource), self._strings, self._random)
+        self._emitter = Emitter(replace(info, resource=resource), self._strings)
         self._scopes = Scopes(self._emitter)
         return True
 
@@ -198,7 +213,6 @@ class Converter:
         self._incomplete = progress.incomplete
         self._next_step = progress.next_step
         self._governor.level = progress.level
-        self._run_trace_phases = progress.run_phases
         self._first_time = progress.run_start
         if progress.window >= 0:
             self._next_part[progress.window] = progress.part
@@ -211,11 +225,7 @@ class Converter:
         if self._emitter is None or self._scopes is None:
             return
         self._emitter.emitted = progress.emitted
-        self._scopes.run_serial = progress.run_serial
-        for values in progress.scopes:
-            if 0 <= values[2] < len(marks.SCOPES):
-                serial, parent, index, number, start, lane, steps, eval_steps = values
-                self._scopes.adopt(Scope(serial, parent, index, number, start, lane, steps, eval_steps))
+        self._scopes.resume(progress)
 
     # --- Marks ------------------------------------------------------------------------------------------
 
@@ -239,6 +249,8 @@ class Converter:
         elif kind == marks.SCOPE_CLOSE:
             scopes.take_close(mark)
         elif kind in _SCOPE_VALUES:
+            if kind == marks.SCOPE_INT and emitter.text(mark[5]) == semconv.WINDOW_RECORD_LEVEL:
+                self._close_part(last=False)  # all rows of a part were recorded alike
             scopes.take_value(mark)
         elif kind == marks.RUN_INFO:
             scopes.run_serial = mark[4]
@@ -246,15 +258,15 @@ class Converter:
     def _take_phase(self, sequence: int, mark: Mark) -> None:
         kind, serial = mark[0], mark[4]
         if serial <= 0:
-            self._emit_outside_rows([mark])
+            self._emit_outside_rows([(sequence, mark)])
             return
         row = self._open_rows.get(serial)
         if row is None:
             if len(self._open_rows) >= MAX_OPEN_ROWS:
                 oldest = next(iter(self._open_rows))
-                self._emit_outside_rows(self._open_rows.pop(oldest).marks)
+                self._emit_outside_rows(self._open_rows.pop(oldest).events)
             row = self._open_rows[serial] = OpenRow(sequence)
-        row.add(kind - marks.PHASE_BASE, mark)
+        row.add(kind - marks.PHASE_BASE, (sequence, mark))
 
     # --- Rows -------------------------------------------------------------------------------------------
 
@@ -265,16 +277,14 @@ class Converter:
         collected = self._open_rows.pop(serial, None) or OpenRow(sequence)
         self._last_row = max(self._last_row, serial)
         item = self._item(collected)
-        row = Row(step, t0, t1, micro, flags, item, collected.totals, collected.first_sequence)
+        row = Row(step, t0, t1, lane, micro, flags, item, collected.totals, collected.first_sequence)
         if self._resumed is not None and sequence <= self._resumed.told:
             if row.training:
                 self._outliers.is_outlier(t1 - t0)
             return
-        self._add_row(row, serial, lane, pass_serial, samples, collected.marks)
+        self._add_row(row, serial, pass_serial, samples, collected.events)
 
-    def _add_row(
-        self, row: Row, serial: int, lane: int, pass_serial: int, samples: int, phases: list[Mark]
-    ) -> None:
+    def _add_row(self, row: Row, serial: int, pass_serial: int, samples: int, phases: list[Event]) -> None:
         emitter, scopes = self._emitter, self._scopes
         assert emitter is not None
         assert scopes is not None
@@ -284,13 +294,13 @@ class Converter:
         weight = self._weight(row, number, phases, part.detail_level)
         if weight is not None:
             epoch = scope.number if scope else -1
-            kept = Kept(row, kind, number, weight, lane, epoch, samples, phases)
+            kept = Kept(row, kind, number, weight, epoch, samples, phases)
             if emit_step(emitter, kept, part):
                 row.flags |= semconv.FLAG_DETAILED
-        for mark in phases:
-            if phase_name(mark) in RUN_TRACE_PHASES:
-                self._emit_in_run_trace(mark, row.step)
-        part.rows.append(row)
+        for event in phases:
+            if phase_name(event[1]) in RUN_TRACE_PHASES:
+                self._emit_in_run_trace(event, row.step)
+        part.add(row)
         self._count(row, scope)
         if row.training and part.complete:
             self._close_part(last=True)
@@ -303,12 +313,21 @@ class Converter:
         if self._part is not None and self._part.window != window:
             self._close_part(last=False)
         if self._part is None:
-            if self._next_part and window not in self._next_part:
-                self._governor.next_window(row.start)
-            number = self._next_part.get(window, 0)
-            self._next_part[window] = number + 1
-            self._part = Part(window, number, self._governor.level)
+            if self._next_part:
+                trains = window not in self._next_part
+                if trains or not self._trained:
+                    self._governor.next(row.start, lower=trains)
+            self._trained = False
+            self._part = self._new_part(window)
         return self._part
+
+    def _new_part(self, window: int) -> Part:
+        assert self._emitter is not None
+        number = self._next_part.pop(window, 0)
+        self._next_part[window] = number + 1  # the latest last
+        while len(self._next_part) > _MAX_WINDOWS_KNOWN:
+            del self._next_part[next(iter(self._next_part))]
+        return Part(window, number, self._governor.level, cells_per_part(self._emitter.info.world_size))
 
     def _kind_and_number(self, row: Row, serial: int) -> tuple[str, int]:
         """Return the kind of the trace that this row's detail would have, and its number there."""
@@ -318,7 +337,7 @@ class Converter:
             return semconv.TRACE_EVAL_STEP, self._so_far.eval_steps
         return semconv.TRACE_STEP, row.step
 
-    def _weight(self, row: Row, number: int, phases: list[Mark], level: int) -> int | None:
+    def _weight(self, row: Row, number: int, phases: list[Event], level: int) -> int | None:
         """Return how many steps this one's detail stands for, None when it is not kept; flags outliers."""
         assert self._emitter is not None
         duration = row.end - row.start
@@ -326,7 +345,9 @@ class Converter:
         outlier = row.training and self._outliers.is_outlier(duration)
         if outlier:
             row.flags |= semconv.FLAG_OUTLIER
-        if row.flags & semconv.FLAG_INCOMPLETE or duration >= semconv.SLOW_STEP_NS:
+        if row.flags & semconv.FLAG_INCOMPLETE:
+            return 1 if self._outliers.afford(spans, row.end) else None
+        if duration >= semconv.SLOW_STEP_NS and spans * _SECOND <= TARGET_SPANS_PER_S * duration:
             return 1
         if semconv.detail_bits(self._emitter.info.run_id, number) >= level:
             self._governor.count(spans, row.start)
@@ -340,6 +361,7 @@ class Converter:
         self._so_far.add(row)
         if row.training:
             self._next_step = row.step + 1
+            self._trained = True
         if self._emitter.muted:
             return  # counted by the converter before
         if row.flags & semconv.FLAG_INCOMPLETE:
@@ -359,7 +381,7 @@ class Converter:
         scope = self._scopes.get(pass_serial)
         loader = scope.attributes.get(semconv.LOADER_ID, -1) if scope else -1
         worker = -1
-        for mark in row.marks:
+        for _, mark in row.events:
             if mark[5] == row.item and mark[0] in _WORKER_KINDS:
                 number = self._emitter.worker(mark[1])
                 worker = -1 if number is None else number
@@ -373,7 +395,7 @@ class Converter:
         if serial <= self._last_row:
             return
         collected = self._open_rows[serial]
-        own = [mark for mark in collected.marks if self._emitter.worker(mark[1]) is None]
+        own = [mark for _, mark in collected.events if self._emitter.worker(mark[1]) is None]
         computed = next((mark for mark in own if mark[0] - marks.PHASE_BASE in _COMPUTE), None)
         if computed is None:
             return
@@ -381,46 +403,61 @@ class Converter:
         item = self._item(collected)
         start, end = min(mark[2] for mark in own), max(mark[3] for mark in own)
         flags = semconv.FLAG_INCOMPLETE
-        row = Row(self._next_step, start, end, 0, flags, item, collected.totals, collected.first_sequence)
-        self._add_row(row, serial, computed[1], max(item[0], 0), 0, collected.marks)
+        row = Row(
+            self._next_step, start, end, computed[1], 0, flags, item, collected.totals,
+            collected.first_sequence,
+        )  # fmt: skip
+        self._add_row(row, serial, max(item[0], 0), 0, collected.events)
 
-    def _close_part(self, last: bool) -> None:
+    def _close_part(self, last: bool, running: OpenPhase | None = None) -> None:
         part, self._part = self._part, None
         if part is None or not part.rows:
             return
+        start, end = part.rows[0].start, max(row.end for row in part.rows)
+        self._emit_window(part, start, end, last, running)
+
+    def _say_alive(self, now: int, running: OpenPhase | None) -> None:
+        """Emit a part without rows, from the last mark to ``now``."""
+        part = self._new_part(semconv.window_of_step(max(self._next_step, 0)))
+        self._emit_window(part, min(self._last_time, now), now, False, running)
+
+    def _emit_window(self, part: Part, start: int, end: int, last: bool, running: OpenPhase | None) -> None:
         emitter, scopes = self._emitter, self._scopes
         assert emitter is not None
         assert scopes is not None
         attributes = window_attributes(part, self._so_far, last)
-        attributes[semconv.WINDOW_RECORD_LEVEL] = scopes.run_value(semconv.WINDOW_RECORD_LEVEL) or 0
-        reason = scopes.run_value(semconv.WINDOW_RECORD_REASON)
-        if reason:
-            attributes[semconv.WINDOW_RECORD_REASON] = reason
+        lanes = [emitter.lane(lane) for lane in part.lanes]
+        if lanes not in ([], ["main"]):
+            attributes[semconv.WINDOW_LANES] = lanes
+        attributes.update(scopes.of_windows())
+        attributes.update(scopes.left_out())
+        if running is not None:
+            attributes[semconv.OPEN_PHASE] = semconv.PHASES[running.kind - marks.PHASE_BASE]
+            attributes[semconv.OPEN_SINCE] = running.t0 + emitter.info.perf_to_unix_ns
         attributes[semconv.SPANS_EMITTED] = emitter.emitted + 1
         attributes[semconv.TRACER_DROPPED] = self.lost
         trace, span = emitter.window_ids(part.window, part.number)
-        start, end = part.rows[0].start, max(row.end for row in part.rows)
         emitter.emit(semconv.WINDOW, trace, span, 0, start, end, attributes, link_to_run=True)
 
     # --- Phases outside of steps ------------------------------------------------------------------------
 
-    def _emit_outside_rows(self, phases: Iterable[Mark]) -> None:
-        for mark in phases:
-            if phase_name(mark) in _OUTSIDE_ROWS:
-                self._emit_in_run_trace(mark, None)
+    def _emit_outside_rows(self, phases: Iterable[Event]) -> None:
+        for event in phases:
+            if phase_name(event[1]) in _OUTSIDE_ROWS:
+                self._emit_in_run_trace(event, None)
 
-    def _emit_in_run_trace(self, mark: Mark, step: int | None) -> None:
+    def _emit_in_run_trace(self, event: Event, step: int | None) -> None:
         emitter, scopes = self._emitter, self._scopes
         assert emitter is not None
         assert scopes is not None
-        if emitter.muted or self._run_trace_phases >= MAX_RUN_TRACE_PHASES:
+        if emitter.muted or not scopes.phases.take():
             return
-        self._run_trace_phases += 1
+        mark = event[1]
         attributes: Attributes = {} if step is None else {semconv.STEP_NUMBER: step}
         if phase_name(mark) in _CHECKPOINTS and mark[6] > 0:
             attributes[_BYTES] = mark[6]
         parent = scopes.span_around(mark[2])
-        emitter.emit_phase(mark, emitter.run_trace, emitter.random_id(), parent, attributes)
+        emitter.emit_phase(event, emitter.run_trace, parent, attributes)
 
     # --- Helpers ----------------------------------------------------------------------------------------
 

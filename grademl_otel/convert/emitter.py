@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from random import Random
 from typing import Final
 
 from grademl_otel import marks, semconv
@@ -14,12 +13,17 @@ from grademl_otel.ring.reader import Mark
 
 _WORKER_LANE: Final = re.compile(r"^loader\d*-worker-(\d+)$")
 _TRACE_SCOPE: Final = "scope"
+_EVENT: Final = "mark"
+
+
+Event = tuple[int, Mark]
+"""A mark and its sequence number in the ring, from which the id of its span follows."""
 
 
 class Emitter:
     """Makes spans of one rank of one run, with ids that docs/telemetry.md defines."""
 
-    def __init__(self, info: marks.RunInfo, strings: Sequence[str], random: Random):
+    def __init__(self, info: marks.RunInfo, strings: Sequence[str]):
         self.info = info
         self.emitted = 0
         """Spans made so far, those of an earlier relay included."""
@@ -28,11 +32,12 @@ class Emitter:
         then.
         """
         self._strings = strings
-        self._random = random
         self._out: list[Span] = []
         self._workers: dict[int, int | None] = {}
-        self.run_trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_RUN)
+        shard = semconv.run_shard(info.rank)
+        self.run_trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_RUN, 0, shard)
         self.run_span = self.run_span_of(info.rank)
+        self._of_marks = semconv.span_id(info.run_id, info.attempt, _EVENT, 0, info.rank)
 
     def emit(
         self,
@@ -56,14 +61,16 @@ class Emitter:
         self._out.append(Span(name, trace, span, parent, start, end, attributes, links, error))
         self.emitted += 1
 
-    def emit_phase(self, mark: Mark, trace: int, span: int, parent: int, attributes: Attributes) -> None:
-        """Make the span of a phase; lane and item come from the mark."""
-        kind, lane, t0, t1, _, item, _, _ = mark
+    def emit_phase(self, event: Event, trace: int, parent: int, attributes: Attributes) -> int:
+        """Make the span of a phase and return its id; lane and item come from the mark."""
+        sequence, (kind, lane, t0, t1, _, item, _, _) = event
+        span = semconv.event_id(self._of_marks, sequence)
         attributes = {semconv.LANE: self.lane(lane), **attributes}
         if item >= 0:
             pass_serial, batch = marks.unpack_item(item)
             attributes[semconv.ITEM] = f"{pass_serial}:{batch}"
         self.emit(semconv.PHASES[kind - marks.PHASE_BASE], trace, span, parent, t0, t1, attributes)
+        return span
 
     def take(self) -> list[Span]:
         """Return the spans made since the last call."""
@@ -85,10 +92,6 @@ class Emitter:
             self._workers[lane] = int(match.group(1)) if match else None
         return self._workers[lane]
 
-    def random_id(self) -> int:
-        """Return a new span id."""
-        return self._random.getrandbits(64) or 1
-
     def run_span_of(self, rank: int) -> int:
         """Return the id of the run span of ``rank``."""
         return semconv.span_id(self.info.run_id, self.info.attempt, semconv.RUN, 0, rank)
@@ -101,7 +104,7 @@ class Emitter:
     def window_ids(self, window: int, part: int) -> tuple[int, int]:
         """Return trace id and span id of a part of a window."""
         info = self.info
-        shard = semconv.window_shard(info.rank, part)
+        shard = semconv.window_shard(info.rank, part, info.world_size)
         trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_WINDOW, window, shard)
         return trace, semconv.span_id(info.run_id, info.attempt, semconv.WINDOW, window, info.rank, part)
 

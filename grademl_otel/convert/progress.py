@@ -34,9 +34,17 @@ class Progress:
     next_step: int = 0
     emitted: int = 0
     lost: int = 0
-    run_phases: int = 0
+    passes: int = 0
+    passes_left_out: int = 0
+    phases: int = 0
+    phases_left_out: int = 0
+    """Passes and phases that asked for a place in the run's trace, and those that got none."""
+    device: int = 0
+    record_level: int = 0
+    record_reason: int = 0
+    """What the run's scope says from window to window; texts by their id in the ring, 0 for none."""
     scopes: list[list[int]] = field(default_factory=list)
-    """Open scopes: serial, parent, index, number, start, lane, steps, evaluation steps."""
+    """Open scopes: serial, parent, index, number, start, lane, steps, evaluation steps, whether sent."""
 
     def to_bytes(self, room: int) -> bytes:
         """Return at most ``room`` bytes; scopes that do not fit are left out, innermost first."""
@@ -59,7 +67,7 @@ class Progress:
             return None
         numbers = [value for name, value in values.items() if name != "scopes"]
         scopes = progress.scopes
-        if not isinstance(scopes, list) or not all(isinstance(s, list) and len(s) == 8 for s in scopes):
+        if not isinstance(scopes, list) or not all(isinstance(s, list) and len(s) == 9 for s in scopes):
             return None
         numbers += [number for scope in scopes for number in scope]
         plausible = all(isinstance(number, int) and -(1 << 62) < number < 1 << 62 for number in numbers)

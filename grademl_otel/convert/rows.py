@@ -5,12 +5,13 @@ part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from grademl_otel import semconv
+from grademl_otel.convert.emitter import Event
 from grademl_otel.convert.spans import Attributes
-from grademl_otel.ring.reader import Mark
 
 MAX_PHASES_KEPT: Final = semconv.MAX_SPANS_PER_TRACE
 """Phases of one row that are kept as marks; further ones are in its sums only."""
@@ -32,15 +33,15 @@ class OpenRow:
     """Phases that were seen with the serial of a row that has not closed yet."""
 
     first_sequence: int
-    marks: list[Mark] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     totals: dict[int, PhaseTotal] = field(default_factory=dict)
     """By number of the phase."""
     item: int = -1
     """The first batch that a `data.wait` of the row ended with."""
 
-    def add(self, phase: int, mark: Mark) -> None:
-        """Count ``mark`` in, and keep it while there is room."""
-        _, _, t0, t1, _, item, _, _ = mark
+    def add(self, phase: int, event: Event) -> None:
+        """Count the phase in, and keep its event while there is room."""
+        _, _, t0, t1, _, item, _, _ = event[1]
         total = self.totals.get(phase)
         if total is None:
             self.totals[phase] = PhaseTotal(t0, t1 - t0, 1)
@@ -50,8 +51,8 @@ class OpenRow:
             total.count += 1
         if self.item < 0 <= item and phase == _DATA_WAIT:
             self.item = item
-        if len(self.marks) < MAX_PHASES_KEPT:
-            self.marks.append(mark)
+        if len(self.events) < MAX_PHASES_KEPT:
+            self.events.append(event)
 
 
 _DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
@@ -64,6 +65,7 @@ class Row:
     step: int
     start: int
     end: int
+    lane: int
     micro: int
     flags: int
     item: tuple[int, int, int, int]
@@ -77,8 +79,19 @@ class Row:
         return not self.flags & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)
 
 
-def tabulate(rows: list[Row]) -> Attributes:
-    """Return the step table of ``rows`` as attributes of the window span that starts with the first."""
+COLUMNS: Final = 10
+"""Columns beside those of phases."""
+COLUMNS_OF_PHASE: Final = 3
+
+
+def tabulate(rows: list[Row], lanes: Sequence[int]) -> Attributes:
+    """Return the step table of ``rows`` as attributes of the window span that starts with the first.
+
+    ``lanes`` are those of the rows; where there is one only there is no column of it.
+    """
+    table: Attributes = {semconv.TABLE_VERSION: 1}
+    if not rows:
+        return table
     origin = rows[0].start
     columns: dict[str, list[int]] = {
         "step": [row.step for row in rows],
@@ -90,13 +103,14 @@ def tabulate(rows: list[Row]) -> Attributes:
     }
     for position, name in enumerate(("item.pass", "item.batch", "item.loader", "item.worker")):
         columns[name] = [row.item[position] for row in rows]
+    if len(lanes) > 1:
+        columns["lane"] = [lanes.index(row.lane) for row in rows]
     for phase in sorted({phase for row in rows for phase in row.totals}):
         name = semconv.PHASES[phase]
         totals = [row.totals.get(phase) for row in rows]
         columns[f"{name}.first_us"] = [-1 if t is None else (t.first - origin) // 1000 for t in totals]
         columns[f"{name}.busy_us"] = [0 if t is None else t.busy // 1000 for t in totals]
         columns[f"{name}.count"] = [0 if t is None else t.count for t in totals]
-    table: Attributes = {semconv.TABLE_VERSION: 1}
     for name, values in columns.items():
         # `start_us` is never folded: it tells the reader how many rows there are.
         folded = name != "start_us" and all(value == values[0] for value in values)

@@ -6,19 +6,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from grademl_otel import marks, semconv
+from grademl_otel.convert.bounds import admitted, spans_of_run
 from grademl_otel.convert.emitter import Emitter
-from grademl_otel.convert.spans import Attributes, Value
+from grademl_otel.convert.progress import Progress
+from grademl_otel.convert.spans import Attributes
 from grademl_otel.ring.reader import Mark, OpenPhase
 
 _MAX_OPEN: Final = 1024
 _TRUE: Final = 1
 _KILLED: Final = "killed"
 _ERROR_TYPE: Final = "error.type"
-_OF_WINDOWS: Final = (semconv.WINDOW_RECORD_LEVEL, semconv.WINDOW_RECORD_REASON)
-"""Kept on the run's scope because they hold from window to window; they are attributes of windows only."""
+_OF_WINDOWS_ONLY: Final = (semconv.WINDOW_RECORD_LEVEL, semconv.WINDOW_RECORD_REASON)
+_OF_WINDOWS: Final = frozenset({semconv.DEVICE, *_OF_WINDOWS_ONLY})
+"""Set on the run's scope, and said by each window from then on."""
 
 
 @dataclass(slots=True)
@@ -35,7 +38,25 @@ class Scope:
     lane: int
     steps: int = 0
     eval_steps: int = 0
+    sent: bool = True
+    """Whether the run's trace has room for its span."""
     attributes: Attributes = field(default_factory=dict)
+
+
+class Places:
+    """The places for spans of one kind in the run's trace: half of what the rank may send each."""
+
+    def __init__(self, rank: int, world_size: int):
+        self._room = spans_of_run(rank, world_size) // 2
+        self.asked = 0
+        self.left_out = 0
+
+    def take(self) -> bool:
+        """Ask for a place; False when the next one has none, and is counted as left out."""
+        given = admitted(self.asked, self._room)
+        self.asked += 1
+        self.left_out += not given
+        return given
 
 
 @dataclass(slots=True)
@@ -55,6 +76,10 @@ class Scopes:
     def __init__(self, emitter: Emitter):
         self._emitter = emitter
         self._open: dict[int, Scope] = {}
+        self._of_windows: dict[str, int] = {}
+        """Values of `_OF_WINDOWS`, of a text its id."""
+        self.passes = Places(emitter.info.rank, emitter.info.world_size)
+        self.phases = Places(emitter.info.rank, emitter.info.world_size)
         self.run_serial = 0
         self._run_end: int | None = None
         self._run_error: str | None = None
@@ -63,19 +88,57 @@ class Scopes:
         """Return the open scope with this serial."""
         return self._open.get(serial)
 
-    def adopt(self, scope: Scope) -> None:
-        """Take over a scope that an earlier relay saw open."""
-        self._open[scope.serial] = scope
-
     @property
     def open(self) -> list[Scope]:
         """Scopes that are open, outermost first."""
         return list(self._open.values())
 
-    def run_value(self, key: str) -> Value | None:
-        """Return an attribute of the run's scope."""
-        run = self._open.get(self.run_serial)
-        return run.attributes.get(key) if run else None
+    def of_windows(self) -> Attributes:
+        """Return what the windows say of the run, which may go on for long or never report its end."""
+        known = self._of_windows
+        attributes: Attributes = {
+            semconv.SCRIPT: self._emitter.info.script,
+            semconv.WINDOW_RECORD_LEVEL: known.get(semconv.WINDOW_RECORD_LEVEL, 0),
+        }
+        for key in (semconv.DEVICE, semconv.WINDOW_RECORD_REASON):
+            if text := self._emitter.text(known.get(key, 0)):
+                attributes[key] = text
+        return attributes
+
+    def progress(self) -> dict[str, Any]:
+        """Return the fields of `Progress` that are about scopes."""
+        known = self._of_windows
+        return {
+            "run_serial": self.run_serial,
+            "passes": self.passes.asked,
+            "passes_left_out": self.passes.left_out,
+            "phases": self.phases.asked,
+            "phases_left_out": self.phases.left_out,
+            "device": known.get(semconv.DEVICE, 0),
+            "record_level": known.get(semconv.WINDOW_RECORD_LEVEL, 0),
+            "record_reason": known.get(semconv.WINDOW_RECORD_REASON, 0),
+            "scopes": [
+                [s.serial, s.parent, s.index, s.number, s.start, s.lane, s.steps, s.eval_steps, int(s.sent)]
+                for s in self.open
+            ],
+        }
+
+    def resume(self, progress: Progress) -> None:
+        """Go on from where an earlier relay has stopped."""
+        self.run_serial = progress.run_serial
+        self.passes.asked, self.passes.left_out = progress.passes, progress.passes_left_out
+        self.phases.asked, self.phases.left_out = progress.phases, progress.phases_left_out
+        self._of_windows = {
+            semconv.DEVICE: progress.device,
+            semconv.WINDOW_RECORD_LEVEL: progress.record_level,
+            semconv.WINDOW_RECORD_REASON: progress.record_reason,
+        }
+        for serial, parent, index, number, start, lane, steps, eval_steps, sent in progress.scopes:
+            if 0 <= index < len(marks.SCOPES):
+                scope = Scope(serial, parent, index, number, start, lane, steps, eval_steps, bool(sent))
+                self._open[serial] = scope
+                if serial == self.run_serial and (device := self._emitter.text(progress.device)):
+                    scope.attributes[semconv.DEVICE] = device
 
     def run_start(self) -> int | None:
         """Return when the run began, in ns of ``perf_counter``."""
@@ -84,7 +147,7 @@ class Scopes:
 
     def span_around(self, time: int) -> int:
         """Return the id of the span of the innermost scope that was open at ``time``."""
-        around = [scope for scope in self._open.values() if scope.start <= time]
+        around = [scope for scope in self._open.values() if scope.start <= time and scope.sent]
         innermost = max(around, key=lambda scope: scope.start, default=None)
         return self._span_id(innermost.serial) if innermost else self._emitter.run_span
 
@@ -95,7 +158,8 @@ class Scopes:
             return
         if marks.SCOPES[index] == semconv.RUN and not self.run_serial:
             self.run_serial = serial
-        self._open[serial] = Scope(serial, parent, index, number, t0, lane)
+        sent = serial == self.run_serial or self._emitter.muted or self.passes.take()
+        self._open[serial] = Scope(serial, parent, index, number, t0, lane, sent=sent)
 
     def take_value(self, mark: Mark) -> None:
         """Take a mark that sets an attribute of a scope."""
@@ -104,6 +168,8 @@ class Scopes:
         name = self._emitter.text(key)
         if scope is None or not name:
             return
+        if serial == self.run_serial and name in _OF_WINDOWS:
+            self._of_windows[name] = value
         if kind == marks.SCOPE_INT:
             scope.attributes[name] = value
         elif kind == marks.SCOPE_BOOL:
@@ -139,6 +205,8 @@ class Scopes:
         self._open.clear()
 
     def _emit(self, scope: Scope, end: int, error: str | None, terminated: bool = False) -> None:
+        if not scope.sent:
+            return
         name = marks.SCOPES[scope.index]
         attributes: Attributes = {semconv.LANE: self._emitter.lane(scope.lane), **scope.attributes}
         if name in (semconv.EPOCH, semconv.EVALUATE):
@@ -156,7 +224,7 @@ class Scopes:
             name,
             self._emitter.run_trace,
             self._span_id(scope.serial),
-            self._span_id(scope.parent if scope.parent in self._open else self.run_serial),
+            self._parent_span(scope),
             scope.start,
             max(end, scope.start),
             attributes,
@@ -173,7 +241,7 @@ class Scopes:
             semconv.EXPORTERS: list(emitter.info.exporters),
         }
         attributes.update(scope.attributes if scope else {})
-        for key in _OF_WINDOWS:
+        for key in _OF_WINDOWS_ONLY:
             attributes.pop(key, None)
         attributes[semconv.STEPS_TOTAL] = totals.steps
         attributes[semconv.EVAL_STEPS_TOTAL] = totals.eval_steps
@@ -182,30 +250,49 @@ class Scopes:
             attributes[semconv.TRACER_COST] = totals.cost_ns / (end - start)
         attributes[semconv.TRACER_DROPPED] = totals.lost
         attributes[semconv.SPANS_EMITTED] = emitter.emitted + 1
+        attributes.update(self.left_out())
         error = self._run_error
         if killed:
             error = _KILLED
             attributes[semconv.ENDED] = attributes[semconv.TERMINATED] = _KILLED
             phase = self._innermost(open_phases)
             if phase:
-                attributes[semconv.OPEN_PHASE] = phase
+                attributes[semconv.OPEN_PHASE] = semconv.PHASES[phase.kind - marks.PHASE_BASE]
         elif error is not None:
             attributes[semconv.ENDED] = "exception"
             attributes[_ERROR_TYPE] = error
         else:
             attributes[semconv.ENDED] = "exit"
-        parent = 0 if emitter.info.rank == 0 else emitter.run_span_of(0)
+        first = emitter.info.rank - emitter.info.rank % semconv.RANKS_PER_RUN_SHARD
+        parent = 0 if emitter.info.rank == first else emitter.run_span_of(first)
         emitter.emit(
             semconv.RUN, emitter.run_trace, emitter.run_span, parent, start, max(end, start), attributes,
             error=error,
         )  # fmt: skip
 
-    def _innermost(self, open_phases: Sequence[OpenPhase]) -> str | None:
-        """Return the name of the phase that the process died in: that of the main lane, else the latest."""
+    def left_out(self) -> Attributes:
+        """Return how many spans the run's trace had no room for, where there are any."""
+        counts = ((semconv.PASSES_LEFT_OUT, self.passes), (semconv.PHASES_LEFT_OUT, self.phases))
+        return {key: places.left_out for key, places in counts if places.left_out}
+
+    def running(self, open_phases: Sequence[OpenPhase], now: int) -> OpenPhase | None:
+        """Return what the process is at, if it may be so at ``now``: the ring may be damaged."""
+        return self._innermost([phase for phase in open_phases if 0 < phase.t0 <= now])
+
+    def _innermost(self, open_phases: Sequence[OpenPhase]) -> OpenPhase | None:
+        """Return what the process is at: the phase of the main lane, else the latest."""
         known = [phase for phase in open_phases if 0 <= phase.kind - marks.PHASE_BASE < len(semconv.PHASES)]
         main = [phase for phase in known if self._emitter.lane(phase.lane) == "main"]
-        latest = max(main or known, key=lambda phase: phase.t0, default=None)
-        return semconv.PHASES[latest.kind - marks.PHASE_BASE] if latest else None
+        return max(main or known, key=lambda phase: phase.t0, default=None)
+
+    def _parent_span(self, scope: Scope) -> int:
+        """Return the id of the span of the innermost scope around ``scope`` that is open and is sent."""
+        serial, seen = scope.parent, 0
+        while (around := self._open.get(serial)) is not None and seen < _MAX_OPEN:
+            if around.sent:
+                return self._span_id(serial)
+            serial, seen = around.parent, seen + 1
+        return self._span_id(self.run_serial)
 
     def _span_id(self, serial: int) -> int:
         return self._emitter.run_span if serial == self.run_serial else self._emitter.scope_span(serial)

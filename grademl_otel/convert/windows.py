@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.convert.rows import Row, tabulate
+from grademl_otel.convert.rows import COLUMNS, COLUMNS_OF_PHASE, Row, tabulate
 from grademl_otel.convert.spans import Attributes
 
 _SECOND: Final = 1_000_000_000
 _FIRST_MINUTE_NS: Final = 60 * _SECOND
 _SHORTEST_PART_NS: Final = 5 * _SECOND
 _LONGEST_PART_NS: Final = 60 * _SECOND
+_LONGEST_SILENCE_NS: Final = 3600 * _SECOND
 _AGE_PER_PART: Final = 12
 
 
@@ -35,9 +36,29 @@ class Part:
     window: int
     number: int
     detail_level: int
+    max_cells: int
+    """Numbers that its step table may have."""
     rows: list[Row] = field(default_factory=list)
+    phases: set[int] = field(default_factory=set)
+    """That occur in its rows."""
     worker_spans: int = 0
     """Spans of loader workers that were sent as its children."""
+
+    def add(self, row: Row) -> None:
+        """Take a row in."""
+        self.rows.append(row)
+        self.phases.update(row.totals)
+
+    @property
+    def full(self) -> bool:
+        """True when another row may be too many."""
+        columns = COLUMNS + COLUMNS_OF_PHASE * len(self.phases)
+        return len(self.rows) >= semconv.MAX_ROWS_PER_PART or (len(self.rows) + 1) * columns > self.max_cells
+
+    @property
+    def lanes(self) -> list[int]:
+        """Lanes of its rows, in the order of their first."""
+        return list(dict.fromkeys(row.lane for row in self.rows))
 
     @property
     def complete(self) -> bool:
@@ -47,9 +68,27 @@ class Part:
 
     def due(self, now: int, run_start: int) -> bool:
         """Return True when the part is to be closed at ``now`` (ns of ``perf_counter``)."""
-        if len(self.rows) >= semconv.MAX_ROWS_PER_PART:
-            return True
-        return bool(self.rows) and now - self.rows[0].start >= part_interval(now - run_start)
+        return self.full or (bool(self.rows) and now - self.rows[0].start >= part_interval(now - run_start))
+
+
+@dataclass(slots=True)
+class Silence:
+    """Tells when no row has come for so long that this is to be said, and less often the longer it lasts."""
+
+    _rows: int = -1
+    _since: int = 0
+    _told: int = 0
+
+    def lasts(self, rows: int, now: int, interval: int) -> bool:
+        """Return True when ``rows`` stayed the same for ``interval`` ns; then for twice that, and so on."""
+        if rows != self._rows:
+            self._rows, self._since, self._told = rows, now, 0
+            return False
+        if now - self._since < min(interval << self._told, _LONGEST_SILENCE_NS):
+            return False
+        self._since = now
+        self._told += 1
+        return True
 
 
 @dataclass(slots=True)
@@ -80,5 +119,5 @@ def window_attributes(part: Part, so_far: Cumulative, last: bool) -> Attributes:
         semconv.WINDOW_ROWS_SO_FAR: so_far.rows,
         semconv.WINDOW_DETAIL_LEVEL: part.detail_level,
     }
-    attributes.update(tabulate(part.rows))
+    attributes.update(tabulate(part.rows, part.lanes))
     return attributes

@@ -172,7 +172,7 @@ def test_traces_have_the_derived_ids(recorded: Recorded) -> None:
         if span.name in ("run", "epoch", "evaluate", "checkpoint.save", "checkpoint.load"):
             assert span.trace_id == _trace(recorded.run_id, semconv.TRACE_RUN)
         elif span.name == "window":
-            shard = semconv.window_shard(0, span["grademl.window.part"])
+            shard = semconv.window_shard(0, span["grademl.window.part"], 1)
             assert span.trace_id == _trace(recorded.run_id, "window", span["grademl.window"], shard)
         elif span.name == "step" and span["grademl.step.kind"] == "train":
             assert span.trace_id == _trace(recorded.run_id, "step", span["grademl.step"])

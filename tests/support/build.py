@@ -104,6 +104,7 @@ class R:
     item: tuple[int, int] = (-1, -1)
     loader: int = 0
     worker: int = -1
+    level: int = 0
     phases: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
@@ -136,6 +137,7 @@ def run_from(
         micro=ints([1] * len(rows)),
         flags=ints([row.flags for row in rows]),
         window=ints([0] * len(rows)),
+        level=ints([row.level for row in rows]),
         item_pass=ints([row.item[0] for row in rows]),
         item_batch=ints([row.item[1] for row in rows]),
         item_loader=ints([row.loader for row in rows]),

@@ -548,7 +548,7 @@ class _Writer:
 
     def _part(self, window: int, part: int, rows: list[Row], last: bool) -> Iterator[Span]:
         start, end = rows[0].start, rows[-1].end
-        trace = self._trace(sc.TRACE_WINDOW, window, sc.window_shard(self.r.rank, part))
+        trace = self._trace(sc.TRACE_WINDOW, window, sc.window_shard(self.r.rank, part, self.t.ranks))
         window_span = self._derived(sc.TRACE_WINDOW, window, part)
         for row in rows:
             if row.detailed:
@@ -563,6 +563,8 @@ class _Writer:
             sc.WINDOW_ROWS_SO_FAR: len(seen),
             sc.WINDOW_DETAIL_LEVEL: self.t.detail_level,
             sc.WINDOW_RECORD_LEVEL: 0,
+            sc.SCRIPT: self.t.script,
+            sc.DEVICE: self.t.device,
             sc.SPANS_EMITTED: 0,
             sc.TRACER_DROPPED: self.t.tracer_dropped,
         }

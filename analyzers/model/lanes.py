@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that train side by side in one process: the busiest is analyzed, the others are told of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from grademl_otel.analyzers.model.tables import TablePart
+from grademl_otel.analyzers.units import count
+
+
+def busiest_lanes(parts: Sequence[TablePart]) -> tuple[list[TablePart], dict[int, str], list[str]]:
+    """Return (the parts with the rows of each rank's busiest lane, rank -> that lane, a note for each rank).
+
+    Parts that lose all rows stay: what they say of the run holds.
+    """
+    busy: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    rows: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for part in parts:
+        lengths = part.columns["end"] - part.columns["start"]
+        for number, lane in enumerate(part.lanes):
+            of_lane = part.columns["lane"] == number
+            busy[part.rank][lane] += int(lengths[of_lane].sum())
+            rows[part.rank][lane] += int(np.count_nonzero(of_lane))
+    chosen = {rank: max(lanes, key=lambda lane: (lanes[lane], lane)) for rank, lanes in busy.items()}
+    notes = [
+        f"rank {rank}: {count(len(lanes), 'thread')} trained side by side; the times are those of"
+        f" {chosen[rank]}, which was busiest, without {count(sum(others), 'step')} of the others"
+        for rank, lanes in rows.items()
+        if sum(others := [number for lane, number in lanes.items() if lane != chosen[rank]])
+    ]
+    return [_only(part, chosen[part.rank]) for part in parts], chosen, notes
+
+
+def _only(part: TablePart, lane: str) -> TablePart:
+    if part.lanes == (lane,):
+        return part
+    kept = part.columns["lane"] == (part.lanes.index(lane) if lane in part.lanes else -1)
+    return replace(
+        part,
+        columns={name: column[kept] for name, column in part.columns.items()},
+        phases={
+            phase: {name: column[kept] for name, column in columns.items()}
+            for phase, columns in part.phases.items()
+        },
+        lanes=(lane,),
+    )
