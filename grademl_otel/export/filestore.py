@@ -2,11 +2,16 @@
 """The file store: one folder a run, ``traces.jsonl`` and ``metrics.jsonl`` in it, lines appended whole.
 
 Ranks of a run on one file system share its folder, found by the run id in its name. A line is one ``write``
-on a descriptor opened for appending, so that the lines of several relays do not mix.
+on a descriptor opened for appending, under the file's lock, so that the lines of several relays do not mix
+and one that a full disk or a killed writer cut can be taken away again.
+
+Files are not synced: lines survive the death of a process and of a container, and of the host what the kernel
+had written by then.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -20,6 +25,7 @@ TRACES: Final = "traces.jsonl"
 METRICS: Final = "metrics.jsonl"
 _LOCK_WAIT_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.01
+_BLOCK: Final = 64 * 1024
 
 
 def run_folder(store: Path, run_id: str, start_unix_ns: int) -> Path:
@@ -44,67 +50,97 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold ``folder``'s own lock; goes on without it after a second, or where there are no locks."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + _LOCK_WAIT_S
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_LOCK_POLL_S)
-            except OSError:
-                break
+        _lock(descriptor)
         yield
     finally:
         os.close(descriptor)
 
 
+def _lock(descriptor: int) -> bool:
+    """Take the lock of an open file; False after a second, or where there are no locks."""
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOCK_POLL_S)
+        except OSError:
+            return False
+
+
 class FileStore:
-    """Appends lines to the files of one run; what the disk does not take is dropped and counted.
+    """Appends lines to the files of one run; what the disk does not take is dropped.
 
     Not for several threads at once.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.dropped_lines = 0
         self.problem: str | None = None
-        """Why the first line was dropped, in words; None while all went well."""
+        """Where and why the first line was dropped; None while all went well."""
         self._descriptors: dict[str, int] = {}
-        self._torn: set[str] = set()
 
     def append(self, name: str, line: bytes) -> bool:
         """Append ``line``, which ends with a line feed, to file ``name``; return False when it was lost."""
         try:
-            descriptor = self._open(name)
-            if name in self._torn:
-                line = b"\n" + line  # ends the half line that a full disk left
-            written = os.write(descriptor, line)
+            _append(self._open(name), line)
+            return True
         except OSError as error:
-            self._drop(name, error.strerror or str(error))
+            if self.problem is None:
+                self.problem = f"{self.folder / name}: {error.strerror or error}"
             return False
-        if written < len(line):
-            self._torn.add(name)
-            self._drop(name, "the disk is full")
-            return False
-        self._torn.discard(name)
-        return True
 
     def close(self) -> None:
         """Close the files; a later `append` opens them again."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        for name in tuple(self._descriptors):
+            os.close(self._descriptors.pop(name))
 
     def _open(self, name: str) -> int:
         descriptor = self._descriptors.get(name)
+        if descriptor is not None and os.fstat(descriptor).st_nlink == 0:
+            # Somebody removed it: what follows is at least seen.
+            os.close(self._descriptors.pop(name))
+            descriptor = None
         if descriptor is None:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             descriptor = os.open(self.folder / name, flags, 0o644)
             self._descriptors[name] = descriptor
         return descriptor
 
-    def _drop(self, name: str, reason: str) -> None:
-        self.dropped_lines += 1
-        if self.problem is None:
-            self.problem = f"{self.folder / name}: {reason}; telemetry that does not fit is dropped"
+
+def _append(descriptor: int, line: bytes) -> None:
+    """Append ``line`` as a whole or not at all; raises OSError."""
+    locked = _lock(descriptor)
+    try:
+        end = os.fstat(descriptor).st_size
+        if end and os.pread(descriptor, 1, end - 1) != b"\n":
+            if locked:
+                end = _cut_last_line(descriptor, end)
+            else:
+                line = b"\n" + line  # another process may be in the middle of it
+        written = os.write(descriptor, line)
+        if written < len(line):
+            if locked:
+                os.ftruncate(descriptor, end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        if locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _cut_last_line(descriptor: int, end: int) -> int:
+    """Take away the half line at the end of a file of ``end`` bytes; return its new length."""
+    start = end
+    while start:
+        block = min(start, _BLOCK)
+        start -= block
+        newline = os.pread(descriptor, block, start).rfind(b"\n")
+        if newline >= 0:
+            start += newline + 1
+            break
+    os.ftruncate(descriptor, start)
+    return start

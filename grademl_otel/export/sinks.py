@@ -33,9 +33,10 @@ class FileSink:
 
     @property
     def problem(self) -> str | None:
-        if self._store.problem is None or not self._ledger.lost:
-            return self._store.problem
-        return f"{self._store.problem}; {self._ledger.lost:,} spans are lost"
+        if self._store.problem is None:
+            return None
+        lost = f"{self._ledger.lost:,} spans are dropped"
+        return f"{self._store.problem}; {lost}; GRADEML_STORE names another folder"
 
     @property
     def unsent(self) -> Counts:

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from grademl_otel.config import Settings
 from grademl_otel.convert.spans import Span
+from grademl_otel.export import filestore
 from grademl_otel.export.filestore import TRACES, FileStore, run_folder
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Sink
@@ -82,7 +87,6 @@ def test_folder_that_cannot_be_made_is_one_problem(tmp_path: Path) -> None:
     assert not store.append(TRACES, b"one\n")
     problem = store.problem
     assert not store.append(TRACES, b"two\n")
-    assert store.dropped_lines == 2
     assert problem is not None
     assert "Not a directory" in problem
     assert store.problem == problem
@@ -99,7 +103,7 @@ store = FileStore(Path(sys.argv[1]))
 results = [store.append("traces.jsonl", b"x" * 59 + b"\\n") for _ in range(3)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
 results.append(store.append("traces.jsonl", b"y" * 59 + b"\\n"))
-print(results, store.dropped_lines)
+print(results)
 """
 
 
@@ -108,9 +112,69 @@ def test_full_disk_drops_lines_and_later_ones_stay_whole(tmp_path: Path) -> None
         [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout.strip() == "[True, False, False, True] 2"
-    lines = (tmp_path / TRACES).read_bytes().split(b"\n")
-    assert lines == [b"x" * 59, b"x" * 40, b"y" * 59, b""]
+    assert done.stdout.strip() == "[True, False, False, True]"
+    assert (tmp_path / TRACES).read_bytes() == b"x" * 59 + b"\n" + b"y" * 59 + b"\n"
+
+
+def test_half_line_of_a_killed_writer_is_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / TRACES
+    for before, after in ((b"one\n" + b"x" * 200_000, b"one\n"), (b"x" * 10, b""), (b"one\n\n", b"one\n\n")):
+        path.write_bytes(before)
+        store = FileStore(tmp_path)
+        assert store.append(TRACES, b"two\n")
+        store.close()
+        assert path.read_bytes() == after + b"two\n"
+
+
+def test_line_behind_a_lock_that_is_not_given_back_is_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filestore, "_LOCK_WAIT_S", 0.05)
+    (tmp_path / TRACES).write_bytes(b"half")
+    with (tmp_path / TRACES).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert FileStore(tmp_path).append(TRACES, b"two\n")
+    assert (tmp_path / TRACES).read_bytes() == b"half\ntwo\n"
+
+
+def test_store_that_is_removed_is_made_again(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "run")
+    assert store.append(TRACES, b"one\n")
+    shutil.rmtree(tmp_path / "run")
+    assert store.append(TRACES, b"two\n")
+    assert (tmp_path / "run" / TRACES).read_bytes() == b"two\n"
+
+
+_RANK = """
+import sys
+from pathlib import Path
+from grademl_otel.export.filestore import FileStore, run_folder
+store = FileStore(run_folder(Path(sys.argv[1]), "0123456789abcdef" * 2, 10**18))
+sys.stdin.readline()
+for number in range(40):
+    line = (sys.argv[2] * (number * 7919 % 300_000)).encode() + b"\\n"
+    assert store.append("traces.jsonl", line)
+"""
+
+
+def test_ranks_that_write_at_once_mix_no_lines(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", _RANK, str(tmp_path), name], stdin=subprocess.PIPE, text=True)
+        for name in "abc"
+    ]
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write("go\n")
+        rank.stdin.flush()
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+
+    (folder,) = tmp_path.iterdir()
+    lines = (folder / TRACES).read_bytes().split(b"\n")[:-1]
+    assert len(lines) == 3 * 40
+    assert all(len(set(line)) <= 1 for line in lines)
+    for name in b"abc":
+        lengths = [len(line) for line in lines if line[:1] == bytes([name])]
+        assert lengths == [number * 7919 % 300_000 for number in range(1, 40)]
 
 
 def sinks_of(store: Path, environ: dict[str, str], *exporters: str) -> list[Sink]:
