@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who this process is: the run, the attempt, the rank, and the clock it reads.
 
-The run id is random and made at the first training event. Ranks of one job agree on it through the store of
-their process group; what a launcher says of the job is never part of it, because launchers reuse their ids.
+The run id is random. Ranks of one job agree on it through the store of their process group (`agreement`);
+what a launcher says of the job is never part of it, because launchers reuse their ids.
 """
 
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+_HEX: Final = frozenset("0123456789abcdef")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The place of a process in its job."""
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    """0 when nobody knows how many there are."""
     attempt: int = 0
     """How often the launcher has started the job again."""
 
@@ -58,8 +59,19 @@ LAUNCHERS: Final = (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_SIZE",
     ),
+    _Launcher(
+        "mpi",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_SIZE",
+    ),
     _Launcher("mpi", "PMI_RANK", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    _Launcher(
+        "lsf", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE"
+    ),
 )
+"""PMIx tells no size: who starts tasks with it (Open MPI, Slurm) sets variables of its own, too."""
 
 
 def launcher_of(environ: Mapping[str, str]) -> str | None:
@@ -88,29 +100,9 @@ def new_run_id() -> str:
     return f"{secrets.randbits(128) or 1:032x}"
 
 
-def agree(run_id: str, place: Place) -> tuple[str, Place]:
-    """Agree with the other ranks when a process group of torch exists; return the run id and the place.
-
-    The first rank to ask wins; nobody waits for anybody, so ranks without our instrumentation do no harm.
-    Any trouble leaves this rank with what it has.
-    """
-    group = sys.modules.get("torch.distributed.distributed_c10d")
-    if group is None:
-        return run_id, place
-    try:
-        if not group.is_initialized():
-            return run_id, place
-        place = replace(place, rank=int(group.get_rank()), world_size=int(group.get_world_size()))
-        return _compare_set(group._get_default_store(), f"grademl/run/{place.attempt}", run_id), place
-    except Exception:
-        return run_id, place
-
-
-def _compare_set(store: Any, key: str, mine: str) -> str:
-    # Never `get`: it blocks for the store's whole time-out when the key is missing.
-    agreed = store.compare_set(key, "", mine)
-    text = agreed.decode("ascii") if isinstance(agreed, bytes) else str(agreed)
-    return text if len(text) == 32 and int(text, 16) else mine
+def is_run_id(text: str) -> bool:
+    """Whether ``text`` is a run id as it is written: 32 hex digits in lower case, not all zero."""
+    return len(text) == 32 and not set(text) - _HEX and text != "0" * 32
 
 
 def clock_id() -> str:

@@ -3,9 +3,9 @@
 
 A process is not a run: a run starts at the first ML event, so that tools, launchers and loader workers that
 merely import a framework leave nothing behind. The first one's span starts when the instrumentation was
-loaded, so that start-up is visible. A run ends with the program, in order or by an exception, or when somebody
-calls `Session.end`: then the next ML event starts another, with a ring and steps of its own. Of a death by
-signal the relay writes the end.
+loaded, so that start-up is visible. A run ends with the program, in order or by an exception, when somebody
+calls `Session.end`, or after ten idle minutes: then the next ML event starts another, with a ring and steps
+of its own. Of a death by signal the relay writes the end.
 
 The one :data:`session` is what hooks ask. Its ``recorder`` is None whenever there is nothing to record.
 """
@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -36,6 +37,7 @@ from grademl_otel.config import (
     warn,
 )
 from grademl_otel.family import Member
+from grademl_otel.identity import place_from_environment
 from grademl_otel.naming import Named, Namer
 from grademl_otel.recorder import MAIN_LANE, RUN_SCOPE, Keeper, Recorder, Writer
 from grademl_otel.runinfo import announcement, describe_run, renamed
@@ -48,7 +50,6 @@ IDLE_NS: Final = 600_000_000_000
 _ALONE_AFTER_NS: Final = 20_000_000_000
 _ALONE_AFTER_ROWS: Final = 256
 """A rank that trains for so long before its process group exists has a run of its own."""
-_PROVISIONAL: Final = 1
 
 Open = Callable[[Settings, Destination, Any], tuple[Writer, Any]]
 OnStart = Callable[[Recorder, marks.RunInfo], object]
@@ -80,6 +81,8 @@ class Session:
         self._open_ring = open_ring or _open_ring
         self._idle_ns = idle_ns
         self.names = Namer()
+        self.cells: Any = None
+        """Of a notebook: they begin and end the runs, see `notebook`."""
         self._firm = True
         """The run's name will not change any more."""
         self._alone = False
@@ -113,12 +116,16 @@ class Session:
             self._since = time.perf_counter_ns()  # installed again
         self.installed = True
         self.names.prepare()
+        self._look_for_cells()
         return True
 
     def uninstall(self) -> None:
         """End the run, if any, and start no other."""
         self.end()
         self.installed = False
+        cells, self.cells = self.cells, None
+        if cells is not None:
+            cells.leave()
         self.names.retire()
         atexit.unregister(self.exit)
         if sys.excepthook is self._excepthook:
@@ -134,7 +141,8 @@ class Session:
     def on_start(self, callback: OnStart) -> Callable[[], None]:
         """Call ``callback(recorder, info)`` at the start of each run; at once for one that is active.
 
-        A rank that trains before its process group exists calls it when the run's name is known. Return what takes the callback back. One that raises costs a line, nothing else.
+        A rank that trains before its process group exists calls it when the run's name is known. Return what
+        takes the callback back. One that raises costs a line, nothing else.
         """
         self._on_start.append(callback)
         recorder, info = self.recorder, self.info
@@ -159,9 +167,9 @@ class Session:
         nothing else starts a run. ``at`` is when the event began: long after the last one, it is another
         run's.
         """
-        if self.recorder is not None:
-            if at <= self.recorder.idle_at or not self._end_former(self.recorder, at):
-                return self.recorder
+        recorder = self.recorder
+        if recorder is not None and (at <= recorder.idle_at or not self._end_former(recorder, at)):
+            return recorder
         if self._refused or not self.installed or self.in_worker or (self.child and not training):
             return None
         if _preparing_child():
@@ -180,22 +188,36 @@ class Session:
             warn(f"nothing is recorded: {type(error).__name__}: {error}")
         return self.recorder
 
+    def next_begins(self, at: int) -> None:
+        """Let the span of the next run begin at ``at``; for a run that is active nothing changes."""
+        if self.recorder is None:
+            self._since = at
+            self._early.clear()
+
+    def _look_for_cells(self) -> None:
+        if self.cells is None and not self.child and "IPython" in sys.modules:
+            from grademl_otel.notebook import follow_cells
+
+            self.cells = follow_cells(self)
+
     def early(self, kind: int, t0: int, t1: int, own: int) -> None:
         """Keep a phase from before the run, as the loading of a checkpoint, until there is one."""
         if self.installed and self._since is not None and not self.in_worker and not self.child:
             self._early.append((kind, t0, t1, own))
 
     def _start(self, at: int) -> Recorder | None:
+        self._look_for_cells()
         settings = self._settings = Settings.from_env()
         provider, foreign = self._provider_in_place()
         destination = decide_destination(settings, os.environ, foreign, processors=_has_processors(provider))
         if destination.nowhere:
-            if configuration_file(os.environ) and place.rank == 0:
+            if configuration_file(os.environ) and place_from_environment(os.environ).rank == 0:
                 warn("nothing is recorded: OTEL_CONFIG_FILE sets no span processor up; see GRADEML_EXPORTER")
             return None
         named = self._name(settings)
         writer, transport = self._open_ring(settings, destination, provider)
-        info = self.info = describe_run(named, settings, destination, provider, self.framework)
+        info = describe_run(named, settings, destination, provider, self.framework)
+        info = self.info = replace(info, needs_work=self.cells is not None)
         serials = count(RUN_SCOPE + 1)
         recorder = Recorder(writer, _Keeper(self, transport), serials, self.after_fork)
         self._writer, self._transport = writer, transport
@@ -226,7 +248,7 @@ class Session:
         assert self._writer is not None
         # A name that may change starts with a space: whoever looks for the run among the texts goes on.
         text = info.to_json() if self._firm else f" {info.to_json()}"
-        state = 0 if self._firm else _PROVISIONAL
+        state = 0 if self._firm else marks.PROVISIONAL
         lane = recorder.lane(MAIN_LANE)
         self._writer.write(marks.RUN_INFO, lane, at, at, RUN_SCOPE, self._writer.intern(text), state, 0)
 
@@ -235,13 +257,14 @@ class Session:
         self.names.began(Member.of(info))
         if named.speaks:
             complain(self._settings.complaints if self._settings is not None else ())
-            warn(announcement(info))
+            if self.cells is None:
+                warn(announcement(info))
         self._meet_neighbours(recorder, info)
         for callback in tuple(self._on_start):
             _call(callback, recorder, info)
 
     def _settle(self, recorder: Recorder, at_the_end: bool = False) -> None:
-        """Name a run for good that began before its process group, when that exists or has not come for long."""
+        """Name a run for good that began before its process group: that exists, or has not come for long."""
         if self._firm or self.info is None or self._settings is None:
             return
         named = self._name(self._settings)
@@ -406,6 +429,7 @@ class Session:
         self._is_starting = False
         self._refused = False
         self._early.clear()
+        self.cells = None
         self.child = True
         transport, self._transport = self._transport, None
         neighbours, self._neighbours = self._neighbours, None

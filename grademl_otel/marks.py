@@ -23,7 +23,7 @@ SCOPE_INT      serial of the scope    string id of the key    value             
 SCOPE_BOOL     serial of the scope    string id of the key    0 or 1                      0
 SCOPE_TEXT     serial of the scope    string id of the key    string id of the value      0
 SCOPE_DOUBLE   serial of the scope    string id of the key    bits of the double          0
-RUN_INFO       serial of run's scope  string id of RunInfo's  0                           0
+RUN_INFO       serial of run's scope  string id of RunInfo's  0, or 1: provisional        0
                                       JSON
 =============  =====================  ======================  ==========================  ====================
 
@@ -34,12 +34,17 @@ the ids of its span, in the trace of the step that was foreseen then; ROW_LINK, 
 was current when the row began. Both come before the row's ROW.
 
 A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
-known at its close), a fit, a trial. Serials are unique in a process, start at 1 and never repeat.
+known at its close), a fit, a trial. Serials are unique in a ring, start at 1 and never repeat.
+
+A rank that trains before its process group exists does not know yet which run it is part of: its first RUN_INFO
+is provisional (a space comes before the JSON), and nothing is told of the run before a firm one follows, or
+the process has died without.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from struct import Struct
 from typing import Any, Final
@@ -59,6 +64,8 @@ SCOPE_TEXT: Final = 68
 SCOPE_DOUBLE: Final = 69
 SCOPE_BOOL: Final = 70
 RUN_INFO: Final = 71
+PROVISIONAL: Final = 1
+"""``y`` of a RUN_INFO that another may follow."""
 ROW_CONTEXT: Final = 72
 ROW_LINK: Final = 73
 
@@ -139,6 +146,13 @@ class RunInfo:
     traces: bool = True
     """False when the user's OpenTelemetry settings ask for no spans."""
     metrics: bool = True
+    parent: str = ""
+    """Run id, attempt and rank, with slashes between, of the run of the process that started this one."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Trace id and span id, in hex, of the span that this process was launched in."""
+    needs_work: bool = False
+    """Nobody hears of the run before its first training step or second row: in a notebook, where a cell that
+    looks at a batch is no run."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
@@ -148,6 +162,7 @@ class RunInfo:
         """Parse :meth:`to_json`; raises ValueError or TypeError on anything else."""
         values = json.loads(text)
         values["exporters"] = tuple(values["exporters"])
+        values["links"] = tuple((str(trace), str(span)) for trace, span in values.get("links", ()))
         return cls(**values)
 
 
@@ -168,3 +183,9 @@ ACC_PHASE_COUNT: Final = ACC_PHASE_SUM_NS + MAX_PHASES
 ACC_HISTOGRAM: Final = ACC_PHASE_COUNT + MAX_PHASES
 """Step durations counted in the buckets of `semconv.STEP_DURATION_BOUNDS_S`, one more than these."""
 ACC_SLOTS: Final = ACC_HISTOGRAM + 32
+
+
+def has_worked(totals: Sequence[int]) -> bool:
+    """Whether a run with these accumulators made a training step, or more than one row of any kind."""
+    steps, evaluations, incomplete = (totals[slot] for slot in (ACC_STEPS, ACC_EVAL_STEPS, ACC_INCOMPLETE))
+    return steps > 0 or evaluations + incomplete > 1

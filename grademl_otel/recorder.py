@@ -28,6 +28,7 @@ from grademl_otel.loops import LoaderFacts
 from grademl_otel.steps import EVALUATION, TRAIN, StepMachine, Totals
 
 MAIN_LANE: Final = "main"
+NEVER: Final = 1 << 63
 MEASURE_EVERY: Final = 64
 """The tracer's own time is measured in one row of so many, and stands for the rows between."""
 MEASURED_FIRST: Final = 8
@@ -134,6 +135,9 @@ class Recorder:
         self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
         self._typical_cost = 0
         self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
+        self.idle_ns = NEVER
+        self.idle_at = NEVER
+        """An event that begins later may be another run's: `idle_ns` after the last row."""
         self._attach(writer)
 
     def _attach(self, writer: Writer) -> None:
@@ -203,6 +207,42 @@ class Recorder:
         """Training steps so far."""
         return self.totals.steps
 
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return self._rows
+
+    def resting_since(self) -> int | None:
+        """When the last event was; None before the first row and while a loop is live in any thread."""
+        if not self._rows or self.forward_owner is not None or self.backward_owner is not None:
+            return None
+        since = [machine.resting_since() for _, machine in list(self._machines)]
+        known = [at for at in since if at is not None]
+        return max(known, default=None) if len(known) == len(since) else None
+
+    def pause(self) -> None:
+        """End the rows that are done: what comes next may be long in coming."""
+        for _, machine in list(self._machines):
+            machine.pause()
+
+    def has_worked(self) -> bool:
+        """Whether this is a run to tell of where a look at one batch is none, see `marks.RunInfo`."""
+        return marks.has_worked(self._acc)
+
+    def last_event(self) -> int:
+        """When something was recorded last."""
+        return max((machine.last_event() for _, machine in list(self._machines)), default=0)
+
+    def is_looping(self, since: int) -> bool:
+        """Whether a loop may go on by itself: it has an iterator, or a thread that worked after ``since``."""
+        here = threading.current_thread()
+        for thread, machine in list(self._machines):
+            if machine.resting_since() is None:
+                return True
+            if thread is not here and thread.is_alive() and machine.last_event() > since:
+                return True
+        return False
+
     # --- Sink ------------------------------------------------------------------------------------------
 
     def phase(
@@ -259,6 +299,7 @@ class Recorder:
         else:
             self._acc[marks.ACC_COST_NS] += self._typical_cost
         self.measuring = self._rows < MEASURED_FIRST or self._rows % MEASURE_EVERY == 1
+        self.idle_at = now + self.idle_ns
         self._writer.set_accumulators(self._acc)
         if now - self._ticked > _TICK_NS:
             self._ticked = now

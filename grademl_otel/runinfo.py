@@ -8,50 +8,46 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from grademl_otel import semconv
 from grademl_otel.config import DEFAULT_STORE, FILE, Destination, Settings, without_credentials
-from grademl_otel.identity import Place, clock_id
+from grademl_otel.identity import clock_id
+from grademl_otel.job import job_facts
 from grademl_otel.marks import RunInfo
+from grademl_otel.naming import Named
 
 
 def describe_run(
-    run_id: str,
-    place: Place,
+    named: Named,
     settings: Settings,
     destination: Destination,
     provider: Any,
     framework: tuple[str, str],
 ) -> RunInfo:
-    """Return the run's description.
+    """Return the description of the run ``named``.
 
     The resource is that of ``provider``, the SDK's tracer provider in place or None, as the user configured
-    it, and who this process is. ``framework`` is its name and version.
+    it, what its launcher says of the job, and who this process is. ``framework`` is its name and version.
     """
     resource = _resource_attributes(provider)
     resource.setdefault("host.name", platform.node())
-    resource.update(
-        {
-            semconv.RUN_ID: run_id,
-            semconv.ATTEMPT: place.attempt,
-            semconv.RANK: place.rank,
-            semconv.LOCAL_RANK: place.local_rank,
-            semconv.WORLD_SIZE: place.world_size,
-            semconv.CLOCK_ID: clock_id(),
-            "process.pid": os.getpid(),
-        }
-    )
+    for key, value in job_facts(os.environ).items():
+        resource.setdefault(key, value)
+    resource[semconv.CLOCK_ID] = clock_id()
+    resource["process.pid"] = os.getpid()
     name, version = framework
     if name:
         resource[semconv.FRAMEWORK_NAME] = name
         resource[semconv.FRAMEWORK_VERSION] = version
-    return RunInfo(
-        run_id=run_id,
-        attempt=place.attempt,
-        rank=place.rank,
-        local_rank=place.local_rank,
-        world_size=place.world_size,
+    info = RunInfo(
+        run_id=named.run_id,
+        attempt=named.place.attempt,
+        rank=named.place.rank,
+        local_rank=named.place.local_rank,
+        world_size=named.place.world_size,
         perf_to_unix_ns=_perf_to_unix_ns(),
         exporters=destination.exporters,
         store=str(settings.store_dir),
@@ -59,10 +55,62 @@ def describe_run(
         resource=resource,
         traces=destination.traces,
         metrics=destination.metrics,
+        links=launching_span(os.environ),
+    )
+    return renamed(info, named)
+
+
+def renamed(info: RunInfo, named: Named) -> RunInfo:
+    """Return ``info`` with the name, the place and the parent of ``named``."""
+    place, parent = named.place, named.parent
+    identity = {
+        semconv.RUN_ID: named.run_id,
+        semconv.ATTEMPT: place.attempt,
+        semconv.RANK: place.rank,
+        semconv.LOCAL_RANK: place.local_rank,
+        semconv.WORLD_SIZE: place.world_size or None,
+    }
+    resource = {key: value for key, value in {**info.resource, **identity}.items() if value is not None}
+    return replace(
+        info,
+        run_id=named.run_id,
+        attempt=place.attempt,
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
+        resource=resource,
+        parent="" if parent is None else parent.name,
     )
 
 
-def announcement(info: RunInfo) -> str:
+def launching_span(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Trace id and span id, in hex, of the span that ``environ`` says this process was started in, if any.
+
+    Read by the propagators that the user configured, with names as environment variables have them:
+    ``TRACEPARENT``. What they make nothing of is left out.
+    """
+    try:
+        from opentelemetry import propagate, trace
+
+        found = propagate.extract(environ, getter=_EnvironGetter())  # type: ignore[arg-type]
+        span = trace.get_current_span(found).get_span_context()
+        if not span.is_valid:
+            return ()
+        return ((f"{span.trace_id:032x}", f"{span.span_id:016x}"),)
+    except Exception:  # a propagator of the user's may raise anything
+        return ()
+
+
+class _EnvironGetter:
+    def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+        value = carrier.get(key.upper().replace("-", "_"))
+        return None if value is None else [value]
+
+    def keys(self, carrier: Mapping[str, str]) -> list[str]:
+        return list(carrier)
+
+
+def announcement(info: RunInfo, verb: str = "recording") -> str:
     """The one line that says where the telemetry of a run goes, without credentials."""
     places = []
     if "otlp" in info.exporters:
@@ -73,7 +121,7 @@ def announcement(info: RunInfo) -> str:
         store = _short(info.store)
         source = "" if store == f"./{DEFAULT_STORE}" else f" {shlex.quote(store)}"
         places.append(f"{store}; report: grademl{source}")
-    return f"recording run {info.run_id} to {' and '.join(places) or 'the tracer provider in place'}"
+    return f"{verb} run {info.run_id} to {' and '.join(places) or 'the tracer provider in place'}"
 
 
 def _perf_to_unix_ns() -> int:

@@ -128,6 +128,8 @@ class StepMachine:
         self._optimizers: dict[int, int] = {}
         """Live optimizers and the count of steps at which each stepped last."""
         self._last_event = 0
+        self.scope = 0
+        """Serial of the scope that passes of this thread lie in; 0 is the run."""
         self._in_optimizer = False
         self._released: deque[tuple[Pass, int]] = deque()
         self._gone: deque[int] = deque()
@@ -324,6 +326,31 @@ class StepMachine:
         self._sink.ended(self.lane)
         self._sink.phase(kind, self.lane, t0, t1, 0 if row is None else row.serial, -1, own, 0)
 
+    def resting_since(self) -> int | None:
+        """When the last event was; None while a phase or a pass over a loader is live."""
+        released = [pass_ for pass_, _ in list(self._released)]
+        if self.waiting or self.in_backward or self._in_optimizer:
+            return None
+        if any(not pass_.ended and pass_ not in released for pass_ in self._stack[1:]):
+            return None
+        return self.last_event()
+
+    def last_event(self) -> int:
+        """When the last event was."""
+        return max(self._last(pass_) for pass_ in self._stack)
+
+    def pause(self) -> None:
+        """End the rows that the next event would end, at their own last event, in case it comes late.
+
+        A forward alone stays open where gradients were recorded: a backward may be to come.
+        """
+        self._drain()
+        for pass_ in list(self._stack):
+            row = pass_.row
+            if row is not None and self._ends_at_next(row) and (row.stepped or row.backward or not row.grad):
+                self._close_row(pass_, row.last)
+        self._show()
+
     def finish(self) -> None:
         """The run ends: close all that is open, each at its last event."""
         self._drain()
@@ -467,7 +494,7 @@ class StepMachine:
         return top
 
     def _open(self, pass_: Pass, kind: int) -> None:
-        parent = 0
+        parent = self.scope
         for other in self._stack:
             if other is pass_:
                 break

@@ -4,23 +4,12 @@
 from __future__ import annotations
 
 import os
-from typing import Final
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
-from grademl_otel import identity, semconv
-
-JOB_LAUNCHER: Final = "grademl.job.launcher"
-"""``torchrun``, ``torch``, ``slurm`` or ``mpi``."""
-
-_ATTRIBUTES: Final = (
-    # The first of the variables that is set gives the attribute. Launchers use these ids again: they tell of
-    # the job, and are never a run's identity.
-    ("grademl.job.id", ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")),
-    ("grademl.job.step", ("SLURM_STEP_ID",)),
-    ("grademl.job.name", ("SLURM_JOB_NAME",)),
-    ("grademl.job.node", ("SLURMD_NODENAME",)),
-)
+from grademl_otel import semconv
+from grademl_otel.identity import launcher_of, place_from_environment
+from grademl_otel.job import job_facts
 
 
 class JobResourceDetector(ResourceDetector):
@@ -38,16 +27,10 @@ class JobResourceDetector(ResourceDetector):
 
 def _attributes() -> dict[str, str | int]:
     attributes: dict[str, str | int] = {}
-    launcher = identity.launcher_of(os.environ)
-    if launcher is not None:
-        place = identity.place_from_environment(os.environ)
-        attributes[JOB_LAUNCHER] = launcher
+    if launcher_of(os.environ) is not None:
+        place = place_from_environment(os.environ)
         attributes[semconv.RANK] = place.rank
         attributes[semconv.LOCAL_RANK] = place.local_rank
         attributes[semconv.WORLD_SIZE] = place.world_size
         attributes[semconv.ATTEMPT] = place.attempt
-    for key, variables in _ATTRIBUTES:
-        value = next((os.environ[name] for name in variables if os.environ.get(name)), None)
-        if value is not None:
-            attributes[key] = value
-    return attributes
+    return attributes | job_facts(os.environ)

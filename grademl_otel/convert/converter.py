@@ -20,7 +20,7 @@ from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.rows import NO_ITEM, OpenRow, Row
 from grademl_otel.convert.scopes import RunTotals, Scope, Scopes
 from grademl_otel.convert.spans import Attributes, Span
-from grademl_otel.convert.stepspans import RUN_TRACE_PHASES, Kept, emit_step
+from grademl_otel.convert.stepspans import RUN_TRACE_PHASES, Kept, emit_lost_step, emit_step
 from grademl_otel.convert.windows import Cumulative, Part, Silence, part_interval, window_attributes
 from grademl_otel.ring.reader import Mark, OpenPhase
 
@@ -36,6 +36,7 @@ _SECOND: Final = 1_000_000_000
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC}
 _CHECKPOINTS: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD})
 _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWARD, semconv.BACKWARD))
+_ROW_NOTES: Final = frozenset({marks.ROW_CONTEXT, marks.ROW_LINK})
 _WORKER_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.WORKER_PHASES)
 _SCOPE_VALUES: Final = frozenset({marks.SCOPE_INT, marks.SCOPE_BOOL, marks.SCOPE_TEXT, marks.SCOPE_DOUBLE})
 _BYTES: Final = "grademl.bytes"
@@ -56,6 +57,7 @@ class Converter:
         self._emitter: Emitter | None = None
         self._scopes: Scopes | None = None
         self._early: list[tuple[int, Mark]] = []
+        self._provisional = ""
         self._open_rows: dict[int, OpenRow] = {}
         self._last_row = 0
         self._part: Part | None = None
@@ -133,6 +135,8 @@ class Converter:
         ``now``. ``open_phases`` is what ran at that moment and ``totals`` are the ring's accumulators
         (`marks.ACC_SLOTS`), exact even if marks were lost.
         """
+        if self._emitter is None and self._begin(self._provisional):
+            self._take_held()  # it died before it knew its run
         if self._scopes is None or self._finished:
             return []
         self._finished = True
@@ -140,9 +144,8 @@ class Converter:
         killed = how == "killed"
         if killed:
             self._rescue_open_row()
-        for row in self._open_rows.values():
-            self._emit_outside_rows(row.events)
-        self._open_rows.clear()
+        for serial in tuple(self._open_rows):
+            self._give_up_row(serial)
         self._close_part(last=not killed)
         end = self._last_time if killed else max(now, self._last_time)
         self._scopes.finish(killed, end, open_phases, self._totals(totals))
@@ -188,13 +191,17 @@ class Converter:
         self._sequence = sequence
         if mark[0] == marks.RUN_INFO:
             text = self._strings[mark[5]] if 0 <= mark[5] < len(self._strings) else ""
-            if not self._begin(text):
-                return
-            early, self._early = self._early, []
-            for held_sequence, held in early:
-                self._take(held_sequence, held)
+            if mark[6] == marks.PROVISIONAL:
+                self._provisional = text
+            elif self._begin(text):
+                self._take_held()
         elif len(self._early) > _MAX_EARLY_MARKS:
             del self._early[0]
+
+    def _take_held(self) -> None:
+        early, self._early = self._early, []
+        for sequence, mark in early:
+            self._take(sequence, mark)
 
     def _begin(self, text: str) -> bool:
         try:
@@ -244,6 +251,9 @@ class Converter:
             self._take_phase(sequence, mark)
         elif kind == marks.ROW:
             self._take_row(sequence, mark)
+        elif kind in _ROW_NOTES:
+            if mark[4] > 0:
+                self._open_row(sequence, mark[4]).note(mark)
         elif kind == marks.SCOPE_OPEN:
             scopes.take_open(mark)
         elif kind == marks.SCOPE_CLOSE:
@@ -260,21 +270,33 @@ class Converter:
         if serial <= 0:
             self._emit_outside_rows([(sequence, mark)])
             return
+        self._open_row(sequence, serial).add(kind - marks.PHASE_BASE, (sequence, mark))
+
+    def _open_row(self, sequence: int, serial: int) -> OpenRow:
+        """Return the open row ``serial``, which the mark ``sequence`` may be the first of."""
         row = self._open_rows.get(serial)
         if row is None:
             if len(self._open_rows) >= MAX_OPEN_ROWS:
-                oldest = next(iter(self._open_rows))
-                self._emit_outside_rows(self._open_rows.pop(oldest).events)
+                self._give_up_row(next(iter(self._open_rows)))
             row = self._open_rows[serial] = OpenRow(sequence)
-        row.add(kind - marks.PHASE_BASE, (sequence, mark))
+        return row
+
+    def _give_up_row(self, serial: int) -> None:
+        """Tell what can be told of a row whose end does not come."""
+        assert self._emitter is not None
+        row = self._open_rows.pop(serial)
+        self._emit_outside_rows(row.events)
+        if row.asked is not None:
+            emit_lost_step(self._emitter, serial, row, self._next_step)
 
     # --- Rows -------------------------------------------------------------------------------------------
 
     def _take_row(self, sequence: int, mark: Mark) -> None:
         _, lane, t0, t1, serial, step, packed, samples = mark
         flags, micro, pass_serial = marks.unpack_row(packed)
-        flags &= semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
         collected = self._open_rows.pop(serial, None) or OpenRow(sequence)
+        collected.sampled = not flags & marks.UNSAMPLED
+        flags &= semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
         self._last_row = max(self._last_row, serial)
         item = self._item(collected)
         row = Row(step, t0, t1, lane, micro, flags, item, collected.totals, collected.first_sequence)
@@ -282,22 +304,22 @@ class Converter:
             if row.training:
                 self._outliers.is_outlier(t1 - t0)
             return
-        self._add_row(row, serial, pass_serial, samples, collected.events)
+        self._add_row(row, serial, pass_serial, samples, collected)
 
-    def _add_row(self, row: Row, serial: int, pass_serial: int, samples: int, phases: list[Event]) -> None:
+    def _add_row(self, row: Row, serial: int, pass_serial: int, samples: int, collected: OpenRow) -> None:
         emitter, scopes = self._emitter, self._scopes
         assert emitter is not None
         assert scopes is not None
         scope = scopes.get(pass_serial)
         part = self._part_for(row)
         kind, number = self._kind_and_number(row, serial)
-        weight = self._weight(row, number, phases, part.detail_level)
-        if weight is not None:
+        weight = self._weight(row, number, collected, part.detail_level)
+        if weight is not None or collected.asked is not None:
             epoch = scope.number if scope else -1
-            kept = Kept(row, kind, number, weight, epoch, samples, phases)
+            kept = Kept(row, serial, kind, number, weight, epoch, samples, collected)
             if emit_step(emitter, kept, part):
                 row.flags |= semconv.FLAG_DETAILED
-        for event in phases:
+        for event in collected.events:
             if phase_name(event[1]) in RUN_TRACE_PHASES:
                 self._emit_in_run_trace(event, row.step)
         part.add(row)
@@ -337,14 +359,16 @@ class Converter:
             return semconv.TRACE_EVAL_STEP, self._so_far.eval_steps
         return semconv.TRACE_STEP, row.step
 
-    def _weight(self, row: Row, number: int, phases: list[Event], level: int) -> int | None:
+    def _weight(self, row: Row, number: int, collected: OpenRow, level: int) -> int | None:
         """Return how many steps this one's detail stands for, None when it is not kept; flags outliers."""
         assert self._emitter is not None
         duration = row.end - row.start
-        spans = len(phases) + 1
+        spans = len(collected.events) + 1
         outlier = row.training and self._outliers.is_outlier(duration)
         if outlier:
             row.flags |= semconv.FLAG_OUTLIER
+        if not collected.sampled:
+            return None
         if row.flags & semconv.FLAG_INCOMPLETE:
             return 1 if self._outliers.afford(spans, row.end) else None
         if duration >= semconv.SLOW_STEP_NS and spans * _SECOND <= TARGET_SPANS_PER_S * duration:
@@ -352,7 +376,7 @@ class Converter:
         if semconv.detail_bits(self._emitter.info.run_id, number) >= level:
             self._governor.count(spans, row.start)
             return 1 << level
-        if outlier and self._outliers.afford(spans, row.end):
+        if (outlier or collected.asked is not None) and self._outliers.afford(spans, row.end):
             return 0
         return None
 
@@ -407,7 +431,7 @@ class Converter:
             self._next_step, start, end, computed[1], 0, flags, item, collected.totals,
             collected.first_sequence,
         )  # fmt: skip
-        self._add_row(row, serial, max(item[0], 0), 0, collected.events)
+        self._add_row(row, serial, max(item[0], 0), 0, collected)
 
     def _close_part(self, last: bool, running: OpenPhase | None = None) -> None:
         part, self._part = self._part, None

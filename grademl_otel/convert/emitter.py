@@ -51,14 +51,15 @@ class Emitter:
         *,
         error: str | None = None,
         link_to_run: bool = False,
+        links: Sequence[Link] = (),
     ) -> None:
         """Make a span; ``start`` and ``end`` in ns of ``perf_counter``."""
         if self.muted and name != semconv.WINDOW:
             return
         offset = self.info.perf_to_unix_ns
-        links = [Link(self.run_trace, self.run_span, {semconv.LINK_KIND: "run"})] if link_to_run else []
+        own = [Link(self.run_trace, self.run_span, {semconv.LINK_KIND: "run"})] if link_to_run else []
         start, end = start + offset, end + offset
-        self._out.append(Span(name, trace, span, parent, start, end, attributes, links, error))
+        self._out.append(Span(name, trace, span, parent, start, end, attributes, [*own, *links], error))
         self.emitted += 1
 
     def emit_phase(self, event: Event, trace: int, parent: int, attributes: Attributes) -> int:
@@ -108,11 +109,14 @@ class Emitter:
         trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_WINDOW, window, shard)
         return trace, semconv.span_id(info.run_id, info.attempt, semconv.WINDOW, window, info.rank, part)
 
-    def step_ids(self, kind: str, number: int) -> tuple[int, int]:
-        """Return trace id and span id of a kept step; ``kind`` is one of the traces of steps."""
+    def step_trace(self, kind: str, number: int) -> int:
+        """Return the trace id of a kept step; ``kind`` is one of the traces of steps."""
+        return semconv.trace_id(self.info.run_id, self.info.attempt, kind, number)
+
+    def step_span(self, serial: int) -> int:
+        """Return the id of the span of a row: known when the row begins, whatever it turns out to be."""
         info = self.info
-        trace = semconv.trace_id(info.run_id, info.attempt, kind, number)
-        return trace, semconv.span_id(info.run_id, info.attempt, kind, number, info.rank)
+        return semconv.span_id(info.run_id, info.attempt, semconv.STEP, serial, info.rank)
 
 
 def phase_name(mark: Mark) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import admitted, spans_of_run
 from grademl_otel.convert.emitter import Emitter
+from grademl_otel.convert.origin import links_of, parent_run
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Attributes
 from grademl_otel.ring.reader import Mark, OpenPhase
@@ -263,11 +264,14 @@ class Scopes:
             attributes[_ERROR_TYPE] = error
         else:
             attributes[semconv.ENDED] = "exit"
+        parent_run_id = parent_run(emitter.info)
+        if parent_run_id is not None:
+            attributes[semconv.RUN_PARENT] = parent_run_id
         first = emitter.info.rank - emitter.info.rank % semconv.RANKS_PER_RUN_SHARD
         parent = 0 if emitter.info.rank == first else emitter.run_span_of(first)
         emitter.emit(
             semconv.RUN, emitter.run_trace, emitter.run_span, parent, start, max(end, start), attributes,
-            error=error,
+            error=error, links=links_of(emitter.info),
         )  # fmt: skip
 
     def left_out(self) -> Attributes:

@@ -80,6 +80,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             return
         session.framework = ("torch", str(getattr(torch, "__version__", "")))
         session.device = _device
+        session.names.prepare()  # torch has imported multiprocessing
         session.records_grad = torch.is_grad_enabled
         for name in ("forward", "training", "data", "worker", "checkpoint"):
             _set(name, patches)

@@ -117,7 +117,9 @@ def _wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         if guard.on:
             try:
-                recorder = session.recorder or session.begin(training=False, at=t0)
+                recorder = session.recorder
+                if recorder is None or t0 > recorder.idle_at:
+                    recorder = session.begin(training=False, at=t0)
                 if recorder is not None:
                     _stamp(iterator, recorder, _facts(self), t0)
                 elif session.child and not session.in_worker:

@@ -82,7 +82,9 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         return None
     t0 = perf_counter_ns()
     try:
-        recorder = session.recorder or session.begin(training=False, firm=False, at=t0)
+        recorder = session.recorder
+        if recorder is None or t0 > recorder.idle_at:
+            recorder = session.begin(training=False, at=t0)
         if recorder is None:
             return None
         if recorder.is_helper():

@@ -49,7 +49,9 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         t0 = perf_counter_ns()
         if guard.on:
             try:
-                recorder = session.recorder or session.begin(training=True, at=t0)
+                recorder = session.recorder
+                if recorder is None or t0 > recorder.idle_at:
+                    recorder = session.begin(training=True, at=t0)
                 machine = None if recorder is None else recorder.here()
             except Exception as error:
                 guard.failed(error)
@@ -124,7 +126,10 @@ class _Optimizers:
         if not self._guard.on:
             return
         try:
-            recorder = session.recorder or session.begin(training=False, firm=False)
+            t0 = perf_counter_ns()
+            recorder = session.recorder
+            if recorder is None or t0 > recorder.idle_at:
+                recorder = session.begin(training=False, at=t0)
             if recorder is not None:
                 self.watch(optimizer, recorder, recorder.here())
         except Exception as error:

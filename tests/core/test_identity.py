@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run id, place in the job, agreement between ranks."""
+"""Run ids and what launchers say of a process' place."""
 
 from __future__ import annotations
-
-import sys
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from grademl_otel import identity
-from grademl_otel.identity import Place, agree, new_run_id, place_from_environment
-
-MINE = "a" * 32
-THEIRS = "b" * 32
+from grademl_otel.identity import Place, new_run_id, place_from_environment
 
 
 def test_run_ids_are_128_random_bits() -> None:
@@ -64,57 +57,6 @@ def test_place_from_the_launchers_variables(
 ) -> None:
     assert identity.launcher_of(environ) == launcher
     assert place_from_environment(environ) == place
-
-
-class Store:
-    """As a c10d store compares and sets: the first value stays."""
-
-    def __init__(self, **values: str) -> None:
-        self.values = values
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        if key not in self.values and expected == "":
-            self.values[key] = desired
-        return self.values[key].encode()
-
-
-def _group(monkeypatch: pytest.MonkeyPatch, store: Any, initialized: bool = True) -> None:
-    group = SimpleNamespace(
-        is_initialized=lambda: initialized,
-        get_rank=lambda: 3,
-        get_world_size=lambda: 4,
-        _get_default_store=lambda: store,
-    )
-    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", group)
-
-
-def test_the_first_rank_to_ask_names_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    _group(monkeypatch, store)
-    assert agree(THEIRS, Place())[0] == THEIRS
-    assert agree(MINE, Place(attempt=0)) == (THEIRS, Place(rank=3, local_rank=0, world_size=4))
-    assert agree(MINE, Place(attempt=1))[0] == MINE  # a restart is another attempt, with a name of its own
-
-
-def test_without_a_process_group_each_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d", raising=False)
-    assert agree(MINE, Place(1, 1, 2)) == (MINE, Place(1, 1, 2))
-    _group(monkeypatch, Store(), initialized=False)
-    assert agree(MINE, Place()) == (MINE, Place())
-
-
-@pytest.mark.parametrize("answer", [b"", b"no run id", b"\xff" * 32])
-def test_an_odd_answer_of_the_store_changes_nothing(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    _group(monkeypatch, SimpleNamespace(compare_set=lambda *_: answer))
-    assert agree(MINE, Place())[0] == MINE
-
-
-def test_a_store_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("rank 0 is gone")
-
-    _group(monkeypatch, SimpleNamespace(compare_set=fail))
-    assert agree(MINE, Place())[0] == MINE
 
 
 def test_the_clock_id_is_stable() -> None:

@@ -121,8 +121,7 @@ def test_a_rank_of_a_job(
 ) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    # An optimizer may be built before the process group, in which the ranks agree on the run's name.
-    assert session.begin(training=False, firm=False) is None
+    monkeypatch.setenv("GRADEML_RUN_ID", RUN_ID)
     assert session.begin(training=True) is not None
     assert (opened.info.rank, opened.info.world_size) == (1, 2)
     assert capsys.readouterr().err == ""  # only rank 0 speaks

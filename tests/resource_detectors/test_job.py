@@ -7,10 +7,14 @@ import os
 
 import pytest
 
-from grademl_otel import identity, semconv
+from grademl_otel import semconv
+from grademl_otel.resource_detectors import job
 from grademl_otel.resource_detectors.job import JobResourceDetector
 
-LAUNCHERS = ("SLURM", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI", "PMI", "MPI_")
+LAUNCHERS = (
+    "SLURM", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI", "PMI", "MPI_", "MV2", "JSM", "LSB",
+    "PBS", "RAY_", "KUBERNETES", "JOB_COMPLETION_INDEX",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +44,10 @@ def test_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(resource.attributes) == {
         "grademl.job.launcher": "torchrun",
         "grademl.job.id": "job-7",
+        "grademl.job.elastic_id": "job-7",
+        "grademl.job.restarts": 1,
+        "grademl.job.rank": 3,
+        "grademl.job.world_size": 4,
         semconv.RANK: 3,
         semconv.LOCAL_RANK: 1,
         semconv.WORLD_SIZE: 4,
@@ -70,11 +78,43 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(key.startswith("service.") for key in attributes)
 
 
+@pytest.mark.parametrize(
+    ("variables", "facts"),
+    [
+        (
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "100", "SLURM_RESTART_COUNT": "2"},
+            {"grademl.job.id": "7", "grademl.job.elastic_id": "100", "grademl.job.restarts": 2},
+        ),
+        ({"SLURM_RESTART_COUNT": "often"}, {}),
+        (
+            {"LSB_JOBID": "5", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2"},
+            {"grademl.job.id": "5", "grademl.job.launcher": "lsf", "grademl.job.rank": 1},
+        ),
+        (
+            {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4"},
+            {"grademl.job.launcher": "mpi", "grademl.job.rank": 3, "grademl.job.world_size": 4},
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-0", "JOB_COMPLETION_INDEX": "0"},
+            {"k8s.pod.name": "train-0", "grademl.job.index": "0"},
+        ),
+    ],
+)
+def test_what_else_launchers_say(
+    variables: dict[str, str], facts: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = dict(JobResourceDetector().detect().attributes)
+    assert found.items() >= facts.items()
+    assert set(facts) or not found
+
+
 def test_an_error_gives_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(environ: object) -> None:
         raise RuntimeError("odd")
 
-    monkeypatch.setattr(identity, "launcher_of", fail)
+    monkeypatch.setattr(job, "job_facts", fail)
     assert dict(JobResourceDetector().detect().attributes) == {}
     with pytest.raises(RuntimeError):
         JobResourceDetector(raise_on_error=True).detect()
