@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from grademl_otel import semconv
+from grademl_otel import marks, semconv
 from grademl_otel.convert.emitter import Event
 from grademl_otel.convert.spans import Attributes
+from grademl_otel.ring.reader import Mark
 
 MAX_PHASES_KEPT: Final = semconv.MAX_SPANS_PER_TRACE
 """Phases of one row that are kept as marks; further ones are in its sums only."""
@@ -38,6 +39,22 @@ class OpenRow:
     """By number of the phase."""
     item: int = -1
     """The first batch that a `data.wait` of the row ended with."""
+    sampled: bool = True
+    """Whether the user's sampler wants spans of it."""
+    asked: tuple[str, int] | None = None
+    """Kind and number of the step in whose trace somebody was told that the row's span is; None: nobody."""
+    asked_at: int = 0
+    around: tuple[int, int] | None = None
+    """Trace id and span id of the user's span that was current when the row began."""
+
+    def note(self, mark: Mark) -> None:
+        """Take what is said of the row besides its phases."""
+        kind, _, at, _, _, x, y, z = mark
+        if kind == marks.ROW_CONTEXT:
+            self.asked, self.asked_at = (_TRACES.get(x, semconv.TRACE_STEP), y), at
+        else:
+            trace = marks.unpack_half(x) << 64 | marks.unpack_half(y)
+            self.around = (trace, marks.unpack_half(z)) if trace and z else None
 
     def add(self, phase: int, event: Event) -> None:
         """Count the phase in, and keep its event while there is room."""
@@ -55,6 +72,10 @@ class OpenRow:
             self.events.append(event)
 
 
+_TRACES: Final = {
+    semconv.FLAG_EVALUATE: semconv.TRACE_EVAL_STEP,
+    semconv.FLAG_INCOMPLETE: semconv.TRACE_INCOMPLETE_STEP,
+}
 _DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
 
 

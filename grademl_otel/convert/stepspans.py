@@ -9,8 +9,8 @@ from typing import Final
 from grademl_otel import semconv
 from grademl_otel.convert.bounds import spans_of_step, worker_spans_per_part
 from grademl_otel.convert.emitter import Emitter, Event, phase_name
-from grademl_otel.convert.rows import Row
-from grademl_otel.convert.spans import Attributes
+from grademl_otel.convert.rows import OpenRow, Row
+from grademl_otel.convert.spans import Attributes, Link
 from grademl_otel.convert.windows import Part
 
 RUN_TRACE_PHASES: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD, semconv.COMPILE})
@@ -28,22 +28,27 @@ class Kept:
     """A row whose detail is kept."""
 
     row: Row
+    serial: int
     trace_kind: str
     number: int
     """Of the step in its kind of trace."""
-    weight: int
+    weight: int | None
+    """None: only its own span is kept, because somebody refers to it."""
     epoch: int
     """-1 outside of epochs."""
     samples: int
     """0 when not known."""
-    phases: list[Event]
+    collected: OpenRow
 
 
 def emit_step(emitter: Emitter, kept: Kept, part: Part) -> bool:
-    """Emit a kept step of ``part``; return False when this rank has no share of its trace."""
+    """Emit a kept step of ``part``; return whether its detail is in the trace that its number names.
+
+    It is not when this rank has no share of that trace, or when others were told of another one.
+    """
     own: list[Event] = []
     fetched: list[Event] = []
-    for event in kept.phases:
+    for event in kept.collected.events if kept.weight is not None else ():
         name = phase_name(event[1])
         if name in RUN_TRACE_PHASES:
             continue
@@ -52,15 +57,42 @@ def emit_step(emitter: Emitter, kept: Kept, part: Part) -> bool:
     room = spans_of_step(emitter.info.rank, emitter.info.world_size)
     if len(own) >= room:
         own, fetched = [event for event in own if phase_name(event[1]) in _REDUCED], []
-    if len(own) >= room:
-        return False
-    trace, span = emitter.step_ids(kept.trace_kind, kept.number)
+    shares = kept.weight is not None and len(own) < room
+    asked = kept.collected.asked
+    if not shares:
+        own, fetched = [], []
+        if asked is None:
+            return False
+    derived = kept.trace_kind, kept.number
+    trace, span = emitter.step_trace(*(asked or derived)), emitter.step_span(kept.serial)
     row = kept.row
-    attributes = _step_attributes(emitter, kept)
-    emitter.emit(semconv.STEP, trace, span, 0, row.start, row.end, attributes, link_to_run=True)
+    attributes, links = _step_attributes(emitter, kept), _links(kept.collected)
+    emitter.emit(semconv.STEP, trace, span, 0, row.start, row.end, attributes, link_to_run=True, links=links)
     _emit_nested(emitter, own, trace, span, row.step)
     _emit_fetched(emitter, fetched, part, row.step)
-    return True
+    return shares and (asked is None or asked == derived)
+
+
+def emit_lost_step(emitter: Emitter, serial: int, row: OpenRow, step: int) -> None:
+    """Emit the span of a row that never ended, for those who refer to it."""
+    assert row.asked is not None
+    known = [mark for _, mark in row.events]
+    start = min((mark[2] for mark in known), default=row.asked_at)
+    end = max((mark[3] for mark in known), default=row.asked_at)
+    attributes: Attributes = {
+        semconv.LANE: emitter.lane(known[0][1]) if known else "main",
+        semconv.STEP_NUMBER: step,
+        semconv.STEP_KIND: "incomplete",
+        semconv.WEIGHT: 0,
+        semconv.EVIDENCE: "inferred",
+    }
+    trace, span = emitter.step_trace(*row.asked), emitter.step_span(serial)
+    start, end = min(start, row.asked_at), max(end, row.asked_at)
+    emitter.emit(semconv.STEP, trace, span, 0, start, end, attributes, link_to_run=True, links=_links(row))
+
+
+def _links(row: OpenRow) -> list[Link]:
+    return [Link(*row.around, {semconv.LINK_KIND: "parent"})] if row.around is not None else []
 
 
 def _step_attributes(emitter: Emitter, kept: Kept) -> Attributes:
@@ -69,7 +101,7 @@ def _step_attributes(emitter: Emitter, kept: Kept) -> Attributes:
         semconv.STEP_NUMBER: kept.row.step,
         semconv.STEP_KIND: _KINDS[kept.trace_kind],
         semconv.STEP_MICRO: kept.row.micro,
-        semconv.WEIGHT: kept.weight,
+        semconv.WEIGHT: kept.weight or 0,
         semconv.EVIDENCE: "inferred",
     }
     if kept.samples > 0:

@@ -332,7 +332,7 @@ def test_step_tree() -> None:
     step = only(spans, "step")
 
     assert step.trace_id == semconv.trace_id(RUN_ID, 0, "step", 0)
-    assert step.span_id == semconv.span_id(RUN_ID, 0, "step", 0, 0)
+    assert step.span_id == semconv.span_id(RUN_ID, 0, "step", 10, 0)
     assert step.parent_id == 0
     assert (step.links[0].trace_id, step.links[0].span_id) == (RUN_TRACE, RUN_SPAN)
     assert step.attributes == {
@@ -376,7 +376,7 @@ def test_evaluation_and_incomplete_steps_have_traces_of_their_own() -> None:
         semconv.trace_id(RUN_ID, 0, "evalstep", 1),
         semconv.trace_id(RUN_ID, 0, "incomplete", 13),
     ]
-    assert steps[3].span_id == semconv.span_id(RUN_ID, 0, "incomplete", 13, 0)
+    assert steps[3].span_id == semconv.span_id(RUN_ID, 0, "step", 13, 0)
     kinds = [step.attributes["grademl.step.kind"] for step in steps]
     assert kinds == ["train", "evaluate", "evaluate", "incomplete"]
     assert [step.attributes["grademl.step"] for step in steps] == [0, 1, 1, 1]
