@@ -5,9 +5,10 @@ Importing this package imports no ML framework and nothing of the analyzer. A sc
 `opentelemetry-instrument` calls :func:`instrument` itself, best before it builds loaders and optimizers.
 """
 
+from grademl_otel.blocks import run
 from grademl_otel.version import __version__
 
-__all__ = ["__version__", "instrument", "uninstrument"]
+__all__ = ["__version__", "instrument", "run", "uninstrument"]
 
 
 def instrument() -> None:
@@ -31,3 +32,13 @@ def uninstrument() -> None:
     instrumentor = TorchInstrumentor()
     if instrumentor.is_instrumented_by_opentelemetry:
         instrumentor.uninstrument()
+
+
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext grademl_otel`: record the training of a notebook's cells."""
+    instrument()
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """`%unload_ext grademl_otel`."""
+    uninstrument()

@@ -83,6 +83,8 @@ class Session:
         self.names = Namer()
         self.cells: Any = None
         """Of a notebook: they begin and end the runs, see `notebook`."""
+        self.block: Any = None
+        """The outermost block of the user's own that is entered, see `blocks`."""
         self._firm = True
         """The run's name will not change any more."""
         self._alone = False
@@ -137,6 +139,11 @@ class Session:
 
         self.provider = provider
         self._processors = processors_of(provider)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the name of the active run will not change any more."""
+        return self._firm
 
     def on_start(self, callback: OnStart) -> Callable[[], None]:
         """Call ``callback(recorder, info)`` at the start of each run; at once for one that is active.
@@ -217,7 +224,9 @@ class Session:
         named = self._name(settings)
         writer, transport = self._open_ring(settings, destination, provider)
         info = describe_run(named, settings, destination, provider, self.framework)
-        info = self.info = replace(info, needs_work=self.cells is not None)
+        if self.cells is not None:
+            info = replace(info, needs_work=True, script=self.cells.script(info.script))
+        self.info = info
         serials = count(RUN_SCOPE + 1)
         recorder = Recorder(writer, _Keeper(self, transport), serials, self.after_fork)
         self._writer, self._transport = writer, transport
@@ -423,7 +432,7 @@ class Session:
         recorder, self.recorder = self.recorder, None
         active = self.info is not None and self._firm
         self.names.forked(Member.of(self.info) if self.info is not None and active else None)
-        self.info = None
+        self.info = self.block = None
         self._since = self.loaded_at = time.perf_counter_ns()
         self._starting = threading.RLock()
         self._is_starting = False

@@ -116,7 +116,10 @@ class Pump:
                 if span.name == semconv.RUN:
                     span.attributes[semconv.RECOVERED] = True
         self._hold(spans)
-        self._hand_on()
+        if how == "exit" and self._waits_for_work():
+            self._held.clear()
+            self._last_metrics_sent = True
+        self._hand_on(at_the_end=True)
         self.acknowledge()
 
     def flush(self) -> None:
@@ -207,7 +210,9 @@ class Pump:
             self._held_since = time.perf_counter_ns()
         self._held += spans
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, at_the_end: bool = False) -> None:
+        if self._waits_for_work() and not at_the_end:
+            return
         spans, self._held = self._held, []
         info = self._converter.info
         if spans and info is not None and info.traces:
@@ -219,7 +224,7 @@ class Pump:
         info = self._converter.info
         now = time.perf_counter_ns()
         totals = self._totals(now)
-        if info is None or not info.metrics or totals is None:
+        if info is None or not info.metrics or totals is None or (self._waits_for_work() and not final):
             return
         start = self._converter.run_start_unix_ns
         self._count_unsent()
@@ -232,6 +237,14 @@ class Pump:
         if self._sinks is None:
             self._sinks = self._open_sinks(info, self._converter.run_start_unix_ns)
         return self._sinks
+
+    def _waits_for_work(self) -> bool:
+        """Whether nobody hears of this run yet, see `marks.RunInfo.needs_work`."""
+        info = self._converter.info
+        if info is None or not info.needs_work or self._sinks is not None:
+            return False
+        totals = self._totals(time.perf_counter_ns())
+        return totals is not None and not marks.has_worked(totals)
 
     def _tickets(self) -> list[int]:
         return [sink.taken for sink in self._sinks or ()]
