@@ -285,7 +285,7 @@ class Pipeline:
         """Leave of a spooled request what is to be tried again."""
         if rest:
             self._backlog.add(entry.signal)
-            if sum(request.count for request in rest) == entry.count:
+            if sum(request.count for request in rest) == entry.spans:
                 return
         for request in rest:
             if self._spool_request(request, entry.priority, ledger, entry.written_ns) is None:
@@ -313,9 +313,9 @@ class Pipeline:
         why = f"{entry.path.parent}: {why}"
         ledger = self._owners.pop(entry.path.name, None)
         if ledger is not None:
-            self._lost(why, Request(entry.signal, b"", entry.count), ledger)
+            self._lost(why, Request(entry.signal, b"", entry.spans), ledger)
         elif entry.signal == TRACES:
-            self.earlier.add(semconv.UNSENT_DROPPED, entry.count)
+            self.earlier.add(semconv.UNSENT_DROPPED, entry.spans)
             self._loss_of_earlier = self._loss_of_earlier or why
 
     def _lost(self, why: str, request: Request, ledger: Ledger) -> None:

@@ -175,8 +175,9 @@ class HttpSender:
         self._session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": _USER_AGENT})
         if settings.gzip:
             self._session.headers["Content-Encoding"] = "gzip"
-        if settings.certificate:
-            self._session.verify = settings.certificate
+        for path in (settings.certificate, settings.client_key, settings.client_certificate):
+            _read(path)  # requests would say only that TLS failed
+        self._trusted = settings.certificate
         if settings.client_certificate and settings.client_key:
             self._session.cert = (settings.client_certificate, settings.client_key)
         elif settings.client_certificate:
@@ -188,6 +189,7 @@ class HttpSender:
                 self._url,
                 data=gzip.compress(body, 1) if self._gzip else body,
                 timeout=self._timeout,
+                verify=self._trusted,  # the session's own would give way to REQUESTS_CA_BUNDLE
                 allow_redirects=False,  # headers may be credentials
                 stream=True,  # the answer may be anything, and endless
             ) as response:

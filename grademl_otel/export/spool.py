@@ -55,8 +55,8 @@ class Entry(NamedTuple):
     signal: str
     priority: int
     """0 run, 1 window, 2 detail: the highest number is dropped first."""
-    count: int
-    """Spans, or metrics."""
+    spans: int
+    """Or metrics."""
     written_ns: int
     size: int
 
@@ -175,7 +175,7 @@ class Spool:
         if len(data) < _LENGTH.size or _LENGTH.unpack_from(data)[0] != len(data) - _LENGTH.size:
             self._give_up(entry, "damaged")
             return None
-        return Request(entry.signal, data[_LENGTH.size :], entry.count)
+        return Request(entry.signal, data[_LENGTH.size :], entry.spans)
 
     def remove(self, entry: Entry) -> None:
         """Forget ``entry``."""
@@ -249,7 +249,7 @@ class Spool:
 
     def _give_up(self, entry: Entry, why: str) -> None:
         self.remove(entry)
-        _log.warning("%s: given up, %d %s: %s", entry.path, entry.count, entry.signal, why)
+        _log.warning("%s: given up, %d %s: %s", entry.path, entry.spans, entry.signal, why)
         self._lost(entry, why)
 
 

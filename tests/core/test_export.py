@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import socket
+import ssl
 import tempfile
 import threading
 import time
@@ -14,6 +16,9 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+import trustme
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from grademl_otel.config import Settings
 from grademl_otel.convert.spans import Resource, Span
@@ -21,10 +26,18 @@ from grademl_otel.export import destination as destination_module
 from grademl_otel.export import pipeline as pipeline_module
 from grademl_otel.export import spool as spool_module
 from grademl_otel.export.ledger import Ledger
-from grademl_otel.export.otlp import Request, trace_requests
+from grademl_otel.export.otlp import Request, rejected, trace_requests
 from grademl_otel.export.pipeline import Pipeline, open_pipeline
-from grademl_otel.export.senders import OK, Verdict, _retry_after, open_sender
-from grademl_otel.export.settings import GRPC, HTTP, METRICS, TRACES, OtlpSettings, OtlpSettingsError
+from grademl_otel.export.senders import OK, Verdict, _retry_after, _short, open_sender
+from grademl_otel.export.settings import (
+    GRPC,
+    HTTP,
+    METRICS,
+    TRACES,
+    OtlpSettings,
+    OtlpSettingsError,
+    destination_name,
+)
 from grademl_otel.export.spool import Entry, Spool
 
 from ..support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver
@@ -143,6 +156,40 @@ def test_impossible_settings_are_told_without_credentials() -> None:
         OtlpSettings.from_env(TRACES, environ)
 
 
+def name_of(**more: str) -> str:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:pw@c:1", **more}
+    return destination_name(OtlpSettings.from_env(signal, environ) for signal in (TRACES, METRICS))
+
+
+def headers(text: str) -> str:
+    return name_of(OTEL_EXPORTER_OTLP_HEADERS=text)
+
+
+def test_spool_is_found_again_when_a_secret_or_the_connection_was_put_right() -> None:
+    assert headers("authorization=Bearer%20old,x-tenant=a") == headers(
+        "authorization=Bearer%20new,x-tenant=a"
+    )
+    assert headers("authorization=Basic%20bWU6b2xk") == headers("authorization=Basic%20bWU6bmV3")
+    assert name_of(OTEL_EXPORTER_OTLP_CERTIFICATE="/ca", OTEL_EXPORTER_OTLP_TIMEOUT="1") == name_of()
+    assert name_of(OTEL_EXPORTER_OTLP_ENDPOINT="http://me:other@c:1") == name_of()
+
+
+def test_spool_of_another_place_or_tenant_is_another() -> None:
+    names = [
+        name_of(),
+        headers("x-tenant=a"),
+        headers("x-tenant=b"),
+        headers("authorization=Bearer%20x"),
+        headers("authorization=Basic%20bWU6b2xk"),
+        headers("authorization=Basic%20eW91Om9sZA=="),
+        headers("authorization=Basic%20no-base64"),
+        name_of(OTEL_EXPORTER_OTLP_ENDPOINT="http://c:2"),
+        name_of(OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="http://m:1"),
+        name_of(OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf"),
+    ]
+    assert len(set(names)) == len(names)
+
+
 # --- Senders ----------------------------------------------------------------------------------------------
 
 
@@ -239,6 +286,85 @@ def test_hanging_collector_is_given_up_after_the_timeout(
         verdict = send(environ(receiver.port, OTEL_EXPORTER_OTLP_TIMEOUT="0.2"))
 
     assert verdict.outcome == "retry"
+
+
+@pytest.mark.parametrize(
+    ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
+)
+def test_partial_success_is_a_yes_with_a_number(
+    receive: Callable[..., object], environ: Callable[..., dict[str, str]]
+) -> None:
+    with receive() as receiver:  # type: ignore[attr-defined]
+        receiver.answer = lambda signal: Answer(rejected=1)
+        assert send(environ(receiver.port)) == Verdict("ok", "no more room for those", rejected=1)
+
+
+def test_grpc_retry_info() -> None:
+    with grpc_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(grpc="RESOURCE_EXHAUSTED", retry_s=7)
+        verdict = send(grpc_environ(receiver.port))
+
+    assert (verdict.outcome, verdict.retry_after_s) == ("retry", 7)
+
+
+def test_grpc_request_that_is_too_large() -> None:
+    with grpc_receiver(max_bytes=20) as receiver:
+        assert send(grpc_environ(receiver.port)).outcome == "too large"
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "reason"),
+    [
+        (Answer(http=302, headers={"Location": "http://127.0.0.1:1/"}), "refused", "a redirect"),
+        (Answer(raw=b"SSH-2.0-OpenSSH_9.9\r\n"), "retry", "no connection"),
+        (Answer(raw=b""), "retry", "no connection"),
+        (Answer(reset=True), "retry", "no connection"),
+        (Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n\xff\xff"), "ok", ""),
+        (Answer(raw=b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx"), "ok", ""),
+        (Answer(raw=b"HTTP/1.1 200 OK\r\n\r\n" + b"<p>" * 100_000), "ok", ""),
+    ],
+)
+def test_strange_answers(answer: Answer, outcome: str, reason: str) -> None:
+    """The status decides: what was taken is not sent again, whatever the rest of the answer is."""
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: answer
+        verdict = send(http_environ(receiver.port))
+
+    assert (verdict.outcome, reason in verdict.reason) == (outcome, True)
+    assert len(receiver.attempts) == 1
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_tls_that_fails_can_be_put_right(protocol: str, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(tls)
+    trusted = tmp_path / "ca.pem"
+    with http_receiver(tls=tls) as receiver:
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{receiver.port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        }
+        assert send(environ).outcome == "retry"
+        environ["OTEL_EXPORTER_OTLP_CERTIFICATE"] = str(trusted)
+        missing = send(environ)
+        assert missing.outcome == "retry"
+        assert str(trusted) in missing.reason
+        assert missing.advice == "is OTEL_EXPORTER_OTLP_CERTIFICATE right?"
+        authority.cert_pem.write_to_path(str(trusted))
+        if protocol == HTTP:  # the receiver speaks no gRPC
+            assert send(environ) == OK
+
+
+def test_what_a_server_says_is_a_part_of_one_line() -> None:
+    message = ExportTraceServiceResponse()
+    message.partial_success.rejected_spans = 3
+    message.partial_success.error_message = "a\x1b[31m\n\u2028b" + "c" * 1000
+    number, text = rejected("traces", message.SerializeToString())
+    assert number == 3
+    assert _short(text).startswith("a [31m bccc")
+    assert len(_short(text)) == 120
+    assert rejected("traces", b"\xff\xffno protobuf") == (0, "")
 
 
 def test_retry_after() -> None:
@@ -653,6 +779,175 @@ def test_what_is_under_way_goes_on_where_there_is_no_spool(tmp_path: Path, tempo
     assert "traces are dropped" in pipeline.problem
     assert "no room in the spool" in pipeline.problem
     assert "1 spans are lost" in pipeline.problem
+
+
+def spans_request(number: int) -> Request:
+    spans = [Span(f"s{each}", 1, each + 1, 0, 10, 20, {"x": "y" * 50}) for each in range(number)]
+    (request,) = trace_requests(RESOURCE, spans)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
+)
+def test_request_that_is_too_large_travels_in_parts(
+    receive: Callable[..., object], environ: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    (lone,) = trace_requests(RESOURCE, [Span("lone", 1, 99, 0, 10, 20, {"x": "y" * 3000})])
+    with grpc_receiver(max_bytes=600) if receive is grpc_receiver else http_receiver() as receiver:
+        receiver.max_bytes = 600
+        pipeline, ledger = started(tmp_path, environ(receiver.port)), Ledger()
+        pipeline.submit(spans_request(25), 2, ledger)
+        pipeline.submit(lone, 2, ledger)
+        last = pipeline.submit(span_request("behind", 100), 2, ledger)
+        until(lambda: pipeline.delivered >= last)
+        pipeline.close(5)
+
+    assert receiver.span_names == [*(f"s{number}" for number in range(25)), "behind"]
+    assert ledger.counts == (0, 0, 1)
+    assert spooled(tmp_path) == []
+    assert pipeline.problem is not None
+    assert "traces are refused" in pipeline.problem
+    assert "a larger limit there would let it in; 1 spans are lost" in pipeline.problem
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_half_that_fails_for_now_is_resent_alone(tmp_path: Path) -> None:
+    """Directly, and out of the spool: the halves that were taken are not sent again."""
+    with http_receiver() as receiver:
+        # Too large, first half taken, no; later: no, too large, its first half taken, no; and then yes.
+        answers = iter([413, 200, 503, 503, 413, 200, 503])
+        receiver.answer = lambda signal: Answer(http=next(answers, 200))
+        pipeline, ledger = started(tmp_path, http_environ(receiver.port)), Ledger()
+        last = pipeline.submit(spans_request(8), 2, ledger)
+        until(lambda: pipeline.delivered >= last)
+        until(lambda: len(receiver.spans) == 8 and spooled(tmp_path) == [])
+        pipeline.close(5)
+
+    assert receiver.span_names == [f"s{number}" for number in range(8)]
+    assert [len(request.resource_spans[0].scope_spans[0].spans) for request in receiver.traces] == [4, 2, 2]
+    assert ledger.counts == (4, 0, 0)
+    assert pipeline.problem is None
+
+
+@pytest.mark.parametrize(
+    ("receive", "environ"), [(http_receiver, http_environ), (grpc_receiver, grpc_environ)]
+)
+def test_partial_success_is_counted_said_and_not_sent_again(
+    receive: Callable[..., object], environ: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    with receive() as receiver:  # type: ignore[attr-defined]
+        receiver.answer = lambda signal: Answer(rejected=3)
+        pipeline, ledger = started(tmp_path, environ(receiver.port)), Ledger()
+        last = pipeline.submit(spans_request(8), 2, ledger)
+        until(lambda: pipeline.delivered >= last)
+        pipeline.close(5)
+
+    assert len(receiver.attempts) == 1
+    assert len(receiver.spans) == 5
+    assert ledger.counts == (0, 0, 3)
+    assert pipeline.problem is not None
+    assert "traces are rejected in part: no more room for those; 3 spans are lost" in pipeline.problem
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.usefixtures("quick_retries")
+def test_wrong_credentials_cost_nothing_once_they_are_put_right(status: int, tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=status)
+        wrong = http_environ(receiver.port, OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20old")
+        first = started(tmp_path, wrong)
+        last = [first.submit(span_request(f"s{number}", number + 1), 2, LEDGER) for number in range(5)][-1]
+        until(lambda: first.delivered >= last)
+        assert first.problem is not None
+        assert f"traces are kept until it takes them: HTTP {status}; they wait in {tmp_path}" in first.problem
+        assert first.problem.endswith("are the credentials in OTEL_EXPORTER_OTLP_HEADERS right?")
+        first.close(5)
+        assert spooled(tmp_path) == ["traces"] * 5
+
+        receiver.answer = lambda signal: Answer()
+        right = http_environ(receiver.port, OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20new")
+        second = started(tmp_path, right)
+        until(lambda: len(receiver.traces) == 5 and spooled(tmp_path) == [])
+        second.close(5)
+    assert receiver.span_names == [f"s{number}" for number in range(5)]
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_request_that_a_collector_chokes_on_keeps_no_other(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=503)
+        pipeline = started(tmp_path, http_environ(receiver.port))
+        last = [pipeline.submit(spans_request(n), 2, LEDGER) for n in (9, 1, 2)][-1]
+        until(lambda: pipeline.delivered >= last)
+        receiver.answer = lambda signal: Answer(reset=int(receiver.attempts[-1][1]["content-length"]) > 500)
+        until(lambda: len(receiver.traces) == 2)
+        pipeline.close(5)
+    assert [len(request.resource_spans[0].scope_spans[0].spans) for request in receiver.traces] == [1, 2]
+    assert spooled(tmp_path) == ["traces"]
+
+
+def test_two_processes_with_one_spool_send_each_request_once(tmp_path: Path) -> None:
+    port = free_port()
+    pipelines = [started(tmp_path, http_environ(port)) for _ in range(2)]
+    for number in range(40):
+        pipelines[number % 2].submit(span_request(f"s{number}", number + 1), 2, LEDGER)
+    until(lambda: len(spooled(tmp_path)) == 40)
+    for pipeline in pipelines:
+        pipeline.close(5)
+    with http_receiver(port) as receiver:
+        pipelines = [started(tmp_path, http_environ(port)) for _ in range(2)]
+        until(lambda: spooled(tmp_path) == [])
+        for pipeline in pipelines:
+            pipeline.close(5)
+    assert sorted(receiver.span_names) == sorted(f"s{number}" for number in range(40))
+
+
+def test_full_spool_is_counted_and_said(tmp_path: Path) -> None:
+    settings = dataclasses.replace(settings_in(tmp_path), spool_bytes=900)
+    pipeline, ledger = open_pipeline(settings, http_environ(free_port())), Ledger()
+    for number in range(30):
+        last = pipeline.submit(span_request(span_id=number + 1), 2, ledger)
+    until(lambda: pipeline.delivered >= last)
+    pipeline.close(5)
+
+    kept = len(spooled(tmp_path))
+    assert ledger.counts == (30, 30 - kept, 0)
+    assert 0 < kept < 30
+    assert pipeline.problem is not None
+    assert "the spool is full; is it running" in pipeline.problem
+    assert pipeline.problem.endswith(f"{30 - kept} spans are lost")
+
+
+def test_loss_of_earlier_runs_is_said_as_theirs(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        environ = http_environ(receiver.port)
+        name = destination_name(OtlpSettings.from_env(signal, environ) for signal in (TRACES, METRICS))
+        spool = Spool(tmp_path / "spool", name)
+        assert spool.put(spans_request(5), 2, time.time_ns() - 8 * 24 * 3600 * 10**9)
+        pipeline = started(tmp_path, environ)
+        until(lambda: pipeline.problem is not None)
+        pipeline.close(5)
+    assert pipeline.problem == f"5 spans of earlier runs are lost: {spool.folder}: too old"
+    assert receiver.attempts == []
+    assert pipeline.total.counts == (0, 0, 0)
+
+
+def test_own_requests_are_no_spans_of_the_users(tmp_path: Path) -> None:
+    seen = []
+
+    class Sender:
+        def send(self, body: bytes) -> Verdict:
+            seen.append(is_instrumentation_enabled())
+            return OK
+
+        def close(self) -> None: ...
+
+    pipeline = open_pipeline(settings_in(tmp_path), {}, lambda settings: Sender())
+    last = pipeline.submit(span_request(), 2, LEDGER)
+    until(lambda: pipeline.delivered >= last)
+    pipeline.close(5)
+    assert seen == [False]
 
 
 def test_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
