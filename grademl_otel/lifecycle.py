@@ -89,7 +89,8 @@ class Session:
         """The run's name will not change any more."""
         self._alone = False
         """The run has a name of its own only because no process group came; one that comes ends it."""
-        self._began_at = 0
+        self._unnamed_since = 0
+        """When the first row was there of a run whose name is not firm."""
         self._starting = threading.RLock()  # a signal handler may train, too
         self._is_starting = False
         self._refused = False
@@ -234,9 +235,8 @@ class Session:
         lane = recorder.lane(MAIN_LANE)
         if self._since is not None:
             at, self._since = min(at, self._since), None
-        self._began_at = at
         recorder.idle_ns = self._idle_ns
-        self._firm, self._alone = named.firm, False
+        self._firm, self._alone, self._unnamed_since = named.firm, False, 0
         self._write_info(recorder, info, at)
         writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)
         for kind, t0, t1, own in self._early:
@@ -278,12 +278,9 @@ class Session:
             return
         named = self._name(self._settings)
         now = time.perf_counter_ns()
-        if not (
-            named.firm
-            or at_the_end
-            or now - self._began_at > _ALONE_AFTER_NS
-            or recorder.rows > _ALONE_AFTER_ROWS
-        ):
+        self._unnamed_since = self._unnamed_since or now
+        too_long = now - self._unnamed_since > _ALONE_AFTER_NS or recorder.rows > _ALONE_AFTER_ROWS
+        if not (named.firm or at_the_end or too_long):
             return
         self._firm, self._alone = True, not named.firm
         self.info = renamed(self.info, named)
@@ -295,7 +292,9 @@ class Session:
         if self._alone and group_exists():
             self.end()
             return True
-        since = recorder.resting_since() if self.info is not None and self.info.world_size <= 1 else None
+        if self.info is None or self.info.world_size > 1 or self.block is not None:
+            return False  # ranks end together, blocks when they are left
+        since = recorder.resting_since()
         if since is None or at - since <= self._idle_ns:
             return False
         self.end(at=since)

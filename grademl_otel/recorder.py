@@ -24,15 +24,26 @@ from typing import Any, Final, Protocol
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import warn
+from grademl_otel.governor import BOUNDARIES, EVERYTHING, ROOTS, STEPS_PER_ROW, UPDATES, Governor, levels
 from grademl_otel.loops import LoaderFacts
 from grademl_otel.steps import EVALUATION, TRAIN, StepMachine, Totals
+from grademl_otel.tally import Tally
 
 MAIN_LANE: Final = "main"
 NEVER: Final = 1 << 63
 MEASURE_EVERY: Final = 64
 """The tracer's own time is measured in one row of so many, and stands for the rows between."""
 MEASURED_FIRST: Final = 8
-"""Rows at the start in which it is always measured; and so many measurements are kept."""
+"""Rows at the start of a level in which it is always measured; and so many measurements are kept."""
+_MEASURED_LATER: Final = range(24, 32)
+"""Rows of a level in which it is measured again: the first ones are like no others."""
+_COUNTING_NS: Final = 700
+"""What counting one update takes, where that is all that is done."""
+_LEARNING_ROWS: Final = 2
+_NESTING: Final = 4
+"""Phases that are open in each other at most."""
+_LONGEST_NAME: Final = 256
+_TRIAL: Final = marks.SCOPE_INDEX[semconv.TRIAL]
 _TICK_NS: Final = 1_000_000_000
 _SUMS: Final = marks.ACC_PHASE_SUM_NS - marks.PHASE_BASE
 _COUNTS: Final = marks.ACC_PHASE_COUNT - marks.PHASE_BASE
@@ -135,6 +146,16 @@ class Recorder:
         self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
         self._typical_cost = 0
         self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
+        self.governor = Governor()
+        self.level = EVERYTHING
+        """How much is measured; see `governor`."""
+        self._unmeasured: frozenset[int] = frozenset()
+        self._level_since = 0
+        self._boundary = semconv.window_first_step(1)
+        """Number of the step that begins the next window."""
+        self._learning_until = 0
+        self._tallies: dict[StepMachine, Tally] = {}
+        levels.set(EVERYTHING)
         self.idle_ns = NEVER
         self.idle_at = NEVER
         """An event that begins later may be another run's: `idle_ns` after the last row."""
@@ -170,6 +191,8 @@ class Recorder:
         for index, (former, machine) in enumerate(self._machines):
             if not former.is_alive():
                 # A program that makes a thread for each request has few lanes, not one for each.
+                if (tally := self._tallies.pop(machine, None)) is not None:
+                    self._close_tally(machine, tally)
                 machine.finish()
                 self._machines[index] = thread, machine
                 return machine
@@ -198,6 +221,9 @@ class Recorder:
         """Close all rows and passes of all threads and publish the totals."""
         for _, machine in self._machines:
             try:
+                tally = self._tallies.get(machine)
+                if tally is not None:
+                    self._close_tally(machine, tally)
                 machine.finish()
             except Exception:  # a daemon thread still trains with it
                 self.lost()
@@ -219,6 +245,40 @@ class Recorder:
         since = [machine.resting_since() for _, machine in list(self._machines)]
         known = [at for at in since if at is not None]
         return max(known, default=None) if len(known) == len(since) else None
+
+    def name_run(self, name: str) -> None:
+        """Put the user's own name on the run's span."""
+        self._name(RUN_SCOPE, name)
+
+    def open_trial(self, name: str, parent: int, at: int) -> int:
+        """Open a trial inside the trial ``parent``, 0 for the run; return its serial.
+
+        What this thread begins from now on lies in it.
+        """
+        serial = next(self._scopes)
+        lane = self.lane(MAIN_LANE)
+        self._write(marks.SCOPE_OPEN, lane, at, at, serial, parent or RUN_SCOPE, _TRIAL, -1)
+        if name:
+            self._name(serial, name)
+        self.here().scope = serial
+        return serial
+
+    def close_trial(self, serial: int, parent: int, error: str | None) -> None:
+        """Close a trial; ``error`` is the name of the exception that ended it."""
+        now = perf_counter_ns()
+        machine = self.here()
+        machine.pause()
+        if machine.scope == serial:
+            machine.scope = parent
+        kind = self.text(error) if error else 0
+        self._write(
+            marks.SCOPE_CLOSE, self.lane(MAIN_LANE), now, now, serial, 1 if error else 0, _TRIAL, kind
+        )
+
+    def _name(self, scope: int, name: str) -> None:
+        now = perf_counter_ns()
+        key, value = self.text(semconv.RUN_NAME), self.text(name[:_LONGEST_NAME])
+        self._write(marks.SCOPE_TEXT, self.lane(MAIN_LANE), now, now, scope, key, value)
 
     def pause(self) -> None:
         """End the rows that are done: what comes next may be long in coming."""
@@ -248,6 +308,8 @@ class Recorder:
     def phase(
         self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
+        if kind in self._unmeasured:
+            return
         acc = self._acc
         acc[_SUMS + kind] += t1 - t0
         acc[_COUNTS + kind] += 1
@@ -277,8 +339,8 @@ class Recorder:
                 flags |= marks.UNSAMPLED
         self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(flags, micro, pass_), samples)
         acc = self._acc
+        duration = t1 - t0
         if kind == TRAIN:
-            duration = t1 - t0
             acc[marks.ACC_STEPS] += 1
             acc[marks.ACC_SAMPLES] += samples
             acc[marks.ACC_STEP_SUM_NS] += duration
@@ -287,18 +349,30 @@ class Recorder:
             acc[marks.ACC_EVAL_STEPS] += 1
         else:
             acc[marks.ACC_INCOMPLETE] += 1
-        self._housekeep(t1)
+        self._count_cost(duration if kind == TRAIN else 0)
+        self._publish(t1)
+        if kind == TRAIN and step + 1 >= self._boundary:
+            self._window_ends(step + 1, t1)
+        elif self._learning_until and self._rows >= self._learning_until:
+            self._learning_until = 0
+            levels.set(self.level)
 
-    def _housekeep(self, now: int) -> None:
+    def _count_cost(self, step: int) -> None:
+        """Count what the row cost that is over; ``step`` is its length, 0 if it was no training step."""
         if self.measuring:
             self._acc[marks.ACC_COST_NS] += self._cost
             if self._rows > 1:  # the first row pays for start-up, and is like no other
                 self._measured.append(self._cost)
+                if step:
+                    self.governor.sample(self._cost, step)
                 self._typical_cost = sorted(self._measured)[(len(self._measured) - 1) // 2]
             self._cost = 0
         else:
             self._acc[marks.ACC_COST_NS] += self._typical_cost
-        self.measuring = self._rows < MEASURED_FIRST or self._rows % MEASURE_EVERY == 1
+        age = self._rows - self._level_since
+        self.measuring = age < MEASURED_FIRST or age in _MEASURED_LATER or age % MEASURE_EVERY == 1
+
+    def _publish(self, now: int) -> None:
         self.idle_at = now + self.idle_ns
         self._writer.set_accumulators(self._acc)
         if now - self._ticked > _TICK_NS:
@@ -331,11 +405,102 @@ class Recorder:
 
     def inside(self, machine: StepMachine, serial: int) -> None:
         if self.context is not None:
-            self.context.inside(machine, serial)
+            self.context.inside(machine, serial if self.level < UPDATES else 0)
 
     def note(self, kind: int, at: int, row: int, x: int, y: int, z: int) -> None:
         """Write a mark about a row that is no time of it."""
         self._write(kind, self.lane(MAIN_LANE), at, at, row, x, y, z)
+
+    # --- Levels ----------------------------------------------------------------------------------------
+
+    def pass_made(self, at: int) -> None:
+        if self.level == UPDATES:
+            # Whether it is another epoch or an evaluation is seen at the level above only.
+            self.governor.rise(BOUNDARIES)
+            self._work_at(BOUNDARIES, at)
+        self._learn()
+
+    def updated(self, optimizer: int, at: int) -> None:
+        """An optimizer has stepped, of which only updates are counted."""
+        if os.getpid() != self.pid:
+            self.mute()
+            self._forked()
+            return
+        machine = self.here()
+        machine.optimizer_steps += 1
+        tally = self._tallies.get(machine)
+        if tally is None:
+            tally = self._tallies[machine] = Tally(at, optimizer)
+        if tally.stepped(optimizer, at):
+            self.totals.steps += 1
+            if self.totals.steps % STEPS_PER_ROW == 0:
+                self._close_tally(machine, tally)
+                if self.totals.steps >= self._boundary:
+                    self._window_ends(self.totals.steps, at)
+
+    def _close_tally(self, machine: StepMachine, tally: Tally) -> None:
+        """Write the row of the updates that were counted, if there were any."""
+        steps, t0, t1 = tally.updates, tally.start, tally.last
+        if not steps:
+            return
+        tally.next_row()
+        self._rows += 1
+        packed = marks.pack_row(TRAIN | marks.SEVERAL, 0, machine.current_pass)
+        serial, first = next(self.totals.rows), self.totals.steps - steps
+        self._write(marks.ROW, machine.lane, t0, t1, serial, first, packed, steps)
+        machine.stepped_unseen(steps, t1)
+        acc, mean = self._acc, (t1 - t0) // steps
+        acc[marks.ACC_STEPS] += steps
+        acc[marks.ACC_STEP_SUM_NS] += t1 - t0
+        acc[marks.ACC_HISTOGRAM + bisect_left(_BOUNDS_NS, mean)] += steps
+        acc[marks.ACC_COST_NS] += steps * _COUNTING_NS
+        self.governor.sample(0, mean)
+        self._publish(t1)
+
+    def _window_ends(self, steps: int, now: int) -> None:
+        self._boundary = semconv.window_first_step(semconv.window_of_step(steps) + 1)
+        several = sum(thread.is_alive() for thread, _ in self._machines) > 1
+        if self.governor.window_ends(steps, BOUNDARIES if several else UPDATES):
+            self._work_at(self.governor.level, now)
+        else:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Have the hooks look for what is new, for a few rows."""
+        if ROOTS <= self.level <= BOUNDARIES:
+            self._learning_until = self._rows + _LEARNING_ROWS
+            levels.set(self.level, learning=True)
+
+    def _work_at(self, level: int, now: int) -> None:
+        """Go to another level, between two rows of this thread."""
+        former, self.level = self.level, level
+        self._unmeasured = _UNMEASURED[level]
+        self.began = self._writer.open_phase if level < BOUNDARIES else self._began_measured
+        if level >= BOUNDARIES:
+            for _, machine in self._machines:  # their ends are not told any more
+                for _ in range(_NESTING):
+                    self._writer.close_phase(machine.lane)
+        if former == UPDATES:
+            for machine, tally in self._tallies.items():
+                self._close_tally(machine, tally)
+                machine.forget_rows()
+            self._tallies.clear()
+        self._level_since, self._learning_until = self._rows, 0
+        self._measured.clear()
+        self._cost = 0
+        self.measuring = level < UPDATES
+        lane = self.lane(MAIN_LANE)
+        key, why = self.text(semconv.WINDOW_RECORD_LEVEL), self.text(semconv.WINDOW_RECORD_REASON)
+        self._write(marks.SCOPE_INT, lane, now, now, RUN_SCOPE, key, level)
+        self._write(marks.SCOPE_TEXT, lane, now, now, RUN_SCOPE, why, self.text(self.governor.reason))
+        if level == UPDATES:
+            machine = self.here()
+            self._tallies[machine] = Tally(now, machine.last_optimizer)
+        levels.set(level)
+
+    def _began_measured(self, lane: int, kind: int, t0: int) -> None:
+        if kind not in self._unmeasured:
+            self._writer.open_phase(lane, kind, t0)
 
     # --- After a fork ----------------------------------------------------------------------------------
 
@@ -359,6 +524,17 @@ class _Nothing:
     def set_accumulators(self, values: array[int]) -> None: ...
     def tick(self, now_ns: int) -> None: ...
 
+
+def _kinds(*names: str) -> frozenset[int]:
+    return frozenset(marks.phase_kind(name) for name in names)
+
+
+_INSIDE_A_STEP: Final = _kinds(
+    semconv.DATA_FETCH, semconv.DATA_COLLATE, semconv.DATA_TRANSFER, semconv.FORWARD, semconv.RECOMPUTE,
+    semconv.BACKWARD, semconv.OPTIMIZER, semconv.ZERO_GRAD,
+)  # fmt: skip
+_UNMEASURED: Final = (frozenset(), frozenset(), _INSIDE_A_STEP, _INSIDE_A_STEP | _kinds(semconv.DATA_WAIT))
+"""Kinds of phases that no mark is written of, by level."""
 
 RUN_SCOPE: Final = 1
 """Serial of the run's own scope."""

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import grademl_otel
 from grademl_otel import marks, semconv
 from grademl_otel.config import Destination, Settings
-from grademl_otel.lifecycle import Session
+from grademl_otel.identity import Place
+from grademl_otel.lifecycle import IDLE_NS, Session
+from grademl_otel.loops import LoaderFacts
 from grademl_otel.marks import RunInfo
+from grademl_otel.recorder import Recorder
 from tests.support import training
 from tests.support.listwriter import ListTransport, ListWriter
 
@@ -232,6 +238,235 @@ def test_others_are_told_of_each_run(
     session.begin(training=True)
     assert len(told) == 2
     assert capsys.readouterr().err.count("fail is skipped: ValueError: odd") == 2
+
+
+def step(recorder: Recorder, at: int) -> None:
+    """One training step of a loop without a loader."""
+    machine = recorder.here()
+    machine.begin_backward(at)
+    machine.end_backward(at, at + 1)
+    machine.pause()
+
+
+def test_ten_idle_minutes_end_a_run_at_its_last_event(session: Session, opened: Opened) -> None:
+    now = time.perf_counter_ns()
+    first = session.begin(training=True, at=now)
+    assert first is not None
+    assert session.begin(training=True, at=now + 2 * IDLE_NS) is first  # nothing has happened in it yet
+    step(first, now)
+    assert session.begin(training=True, at=now + IDLE_NS) is first
+    late = now + IDLE_NS + 2
+    second = session.begin(training=True, at=late)
+    assert second is not first
+    (close,) = opened.writer.of_kind(marks.SCOPE_CLOSE)
+    assert (close.t1, close.x) == (now + 1, 0)
+    assert opened.writer.of_kind(marks.SCOPE_OPEN)[-1].t0 == late
+
+
+def test_a_live_loop_is_never_idle(session: Session, opened: Opened) -> None:
+    now = time.perf_counter_ns()
+    recorder = session.begin(training=True, at=now)
+    assert recorder is not None
+    machine = recorder.here()
+    pass_ = machine.iterator_made(LoaderFacts(0), now)
+    machine.begin_wait(pass_, now)
+    machine.end_wait(pass_, now, now + 1, 4)
+    step(recorder, now + 2)
+    assert session.begin(training=True, at=now + 3 * IDLE_NS) is recorder
+    machine.release(pass_, now + 3)  # the loop was left by a break, and its iterator is gone
+    assert session.begin(training=True, at=now + 3 * IDLE_NS) is not recorder
+
+
+def test_an_idle_program_ended_with_its_last_event(session: Session, opened: Opened) -> None:
+    long_ago = time.perf_counter_ns() - 2 * IDLE_NS
+    recorder = session.begin(training=True, at=long_ago)
+    assert recorder is not None
+    step(recorder, long_ago)
+    session.exit()
+    (close,) = opened.writer.of_kind(marks.SCOPE_CLOSE)
+    assert close.t1 == long_ago + 1
+
+
+# --- Ranks that train before their process group exists ---------------------------------------------------
+
+
+@pytest.fixture
+def rank(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    return session
+
+
+def infos(opened: Opened) -> list[tuple[bool, RunInfo]]:
+    """Whether each RUN_INFO is firm, and what it says."""
+    found = opened.writer.of_kind(marks.RUN_INFO)
+    return [(mark.y != marks.PROVISIONAL, RunInfo.from_json(opened.writer.strings[mark.x])) for mark in found]
+
+
+def group_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grademl_otel.lifecycle.group_exists", lambda: True)
+    place = Place(1, 1, 2, 0)
+    monkeypatch.setattr("grademl_otel.agreement.agree", lambda *_: (RUN_ID, place))
+
+
+def test_a_run_is_named_when_the_group_exists(
+    rank: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[RunInfo] = []
+    rank.on_start(lambda recorder, info: told.append(info))
+    recorder = rank.begin(training=True)
+    assert recorder is not None
+    step(recorder, time.perf_counter_ns())
+    assert ([firm for firm, _ in infos(opened)], told) == ([False], [])
+    group_comes(monkeypatch)
+    rank.look_around()
+    rank.look_around()
+    assert [firm for firm, _ in infos(opened)] == [False, True]
+    assert (told[0].run_id, told[0].rank, told[0].world_size) == (RUN_ID, 1, 2)
+    assert rank.begin(training=True) is recorder  # one run, its first steps included
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_whose_group_never_comes_is_alone(
+    rank: Session, opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rank.begin(training=True) is not None
+    rank.end()
+    (_, first), (firm, last) = infos(opened)
+    assert firm
+    assert (last.run_id, last.rank, last.world_size) == (first.run_id, 0, 1)
+    assert last.resource["grademl.job.rank"] == 1
+    assert capsys.readouterr().err.count(last.run_id) == 1
+
+
+def test_a_group_that_comes_very_late_begins_the_jobs_run(
+    rank: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = rank.begin(training=True)
+    assert alone is not None
+    for number in range(300):
+        step(alone, time.perf_counter_ns() + number)
+    rank.look_around()
+    assert [firm for firm, _ in infos(opened)] == [False, True]
+    group_comes(monkeypatch)
+    rank.look_around()
+    job = rank.begin(training=True, at=time.perf_counter_ns())
+    assert job is not alone
+    assert infos(opened)[-1][1].run_id == RUN_ID
+
+
+# --- Blocks -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def blocks(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr("grademl_otel.lifecycle.session", session)
+    return session
+
+
+def names(opened: Opened) -> list[tuple[int, str]]:
+    """(serial of the scope, the user's name for it)."""
+    strings = opened.writer.strings
+    texts = opened.writer.of_kind(marks.SCOPE_TEXT)
+    return [(mark.row, strings[mark.y]) for mark in texts if strings[mark.x] == semconv.RUN_NAME]
+
+
+def train(session: Session) -> None:
+    at = time.perf_counter_ns()
+    recorder = session.begin(training=True, at=at)
+    assert recorder is not None
+    step(recorder, at)
+
+
+def test_a_block_is_a_run(blocks: Session, opened: Opened) -> None:
+    train(blocks)
+    before = time.perf_counter_ns()
+    with grademl_otel.run(name="first"):
+        assert blocks.recorder is None  # what was active has ended
+        train(blocks)
+    assert blocks.recorder is None
+    with grademl_otel.run("second"):
+        pass  # nothing happens: no run
+    runs = [mark for mark in opened.writer.of_kind(marks.SCOPE_OPEN) if mark.y == 0]
+    assert len(runs) == 2
+    assert before <= runs[1].t0 < opened.writer.rows[-1].t0  # it begins with the block
+    assert names(opened) == [(1, "first")]
+
+
+def test_what_is_made_ready_before_a_block_is_part_of_its_run(blocks: Session, opened: Opened) -> None:
+    prepared = blocks.begin(training=False)
+    with grademl_otel.run("only"):
+        train(blocks)
+        assert blocks.recorder is prepared
+    assert names(opened) == [(1, "only")]
+
+
+def test_a_block_in_a_block_is_a_trial(blocks: Session, opened: Opened) -> None:
+    with grademl_otel.run("sweep"):
+        for number in range(2):
+            with suppress(ValueError), grademl_otel.run(f"trial {number}"):
+                train(blocks)
+                if number:
+                    raise ValueError
+    opens = [(marks.SCOPES[mark.y], mark.row, mark.x) for mark in opened.writer.of_kind(marks.SCOPE_OPEN)]
+    assert opens == [(semconv.RUN, 1, 0), (semconv.TRIAL, 2, 1), (semconv.TRIAL, 3, 1)]
+    closes = [(mark.row, opened.writer.strings[mark.z]) for mark in opened.writer.of_kind(marks.SCOPE_CLOSE)]
+    assert closes == [(2, ""), (3, "ValueError"), (1, "")]
+    assert [mark.x for mark in opened.writer.rows] == [0, 1]
+    assert sorted(names(opened)) == [(1, "sweep"), (2, "trial 0"), (3, "trial 1")]
+
+
+def test_an_exception_leaves_a_block_as_it_is(blocks: Session, opened: Opened) -> None:
+    error = KeyError("x")
+
+    @grademl_otel.run("wrapped")
+    def work(value: int) -> int:
+        train(blocks)
+        if value:
+            raise error
+        return 7
+
+    assert work(0) == 7
+    with pytest.raises(KeyError) as caught:
+        work(1)
+    assert caught.value is error
+    closes = [(mark.x, opened.writer.strings[mark.z]) for mark in opened.writer.of_kind(marks.SCOPE_CLOSE)]
+    assert closes == [(0, ""), (1, "KeyError")]
+
+
+def test_async_blocks(blocks: Session, opened: Opened) -> None:
+    @grademl_otel.run("decorated")
+    async def work() -> int:
+        await asyncio.sleep(0)
+        train(blocks)
+        return 7
+
+    async def main() -> int:
+        async with grademl_otel.run("block"):
+            train(blocks)
+        return await work()
+
+    assert asyncio.run(main()) == 7
+    assert [name for _, name in names(opened)] == ["block", "decorated"]
+
+
+def test_a_block_where_nothing_is_installed(blocks: Session, opened: Opened) -> None:
+    blocks.uninstall()
+    with grademl_otel.run("nothing"):
+        assert blocks.begin(training=True) is None
+    assert opened.calls == []
+
+
+def test_a_block_that_cannot_be_recorded_costs_a_line(
+    blocks: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(blocks, "on_start", fail)
+    with grademl_otel.run("odd"):
+        pass
+    assert capsys.readouterr().err == "grademl: a block is no run of its own: RuntimeError: odd\n"
 
 
 def test_the_end_by_an_exception(session: Session, opened: Opened) -> None:
