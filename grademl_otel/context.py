@@ -66,11 +66,10 @@ class StepSpan(NonRecordingSpan):
 
         Other threads and tasks that began in the step keep what they were given.
         """
+        over = not self.serial or self.machine.left(self.serial)
         if self.known is None:
-            return self._contexts.name(self)
-        if not self.serial and threading.get_ident() == self._thread:
-            return INVALID_SPAN_CONTEXT
-        return self.known
+            return INVALID_SPAN_CONTEXT if over else self._contexts.name(self)
+        return INVALID_SPAN_CONTEXT if over and threading.get_ident() == self._thread else self.known
 
     def __repr__(self) -> str:
         return f"StepSpan({self.known!r})"

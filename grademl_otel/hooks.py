@@ -10,19 +10,23 @@ from grademl_otel.config import warn
 
 
 def pre_instrument() -> None:
-    """Note the time: the run's span starts here, so that start-up is visible."""
-    try:
-        import grademl_otel.lifecycle  # noqa: F401 - the session notes its time when it is made
-    except Exception as error:
-        warn(f"nothing is recorded: {type(error).__name__}: {error}")
+    """Note the time: the run's span starts here, so that start-up is visible.
+
+    The provider is noted as well: when an instrumentor of somebody raises, there is no call afterwards.
+    """
+    _note_provider()
 
 
 def post_instrument() -> None:
     """Remember the tracer provider that the configurator left, to tell it from one of the user's own."""
+    _note_provider()
+
+
+def _note_provider() -> None:
     try:
         from opentelemetry import trace
 
-        from grademl_otel.lifecycle import session
+        from grademl_otel.lifecycle import session  # it notes its time when it is made
 
         session.note_provider(trace.get_tracer_provider())
     except Exception as error:

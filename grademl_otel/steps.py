@@ -376,6 +376,17 @@ class StepMachine:
             trains = grad or (row is not None and row.grad)
         return (TRAIN, self._totals.steps) if trains else (EVALUATION, self._totals.eval_steps)
 
+    def left(self, serial: int) -> bool:
+        """Whether the loop of the row ``serial`` was left, by a break or an exception, with its work done.
+
+        Such a row is closed at the next event, as if it had ended then already.
+        """
+        top = self._stack[-1]
+        row = top.row
+        if row is None or row.serial != serial or not self._released:
+            return False
+        return any(pass_ is top for pass_, _ in tuple(self._released)) and self._ends_at_next(row)
+
     # --- Rules -----------------------------------------------------------------------------------------
 
     def _ends_at_next(self, row: Row) -> bool:

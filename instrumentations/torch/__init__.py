@@ -16,6 +16,7 @@ import wrapt
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from grademl_otel.config import warn
+from grademl_otel.governor import levels
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.package import instruments
 from grademl_otel.lifecycle import session
@@ -31,6 +32,8 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.data",
     "grademl_otel.instrumentations.torch.checkpoint",
     "grademl_otel.recorder",
+    "grademl_otel.governor",
+    "grademl_otel.tally",
     "grademl_otel.steps",
     "grademl_otel.loops",
     "grademl_otel.lifecycle",
@@ -45,6 +48,11 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     _patches: Patches | None = None
     _waiting_for_torch = False
 
+    @property
+    def is_instrumented_by_opentelemetry(self) -> bool:
+        """Whether hooks are in place, or will be when torch is imported; False where settings forbid them."""
+        return self._patches is not None
+
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return the versions of torch that are let in."""
         return instruments
@@ -54,6 +62,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not session.install():
                 return
             self._patches = Patches()
+            self._patches.on_restore(levels.follow(self._work_at))
             if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
                 if "torch" in sys.modules:
                     self._on_torch(sys.modules["torch"])
@@ -84,6 +93,11 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session.records_grad = torch.is_grad_enabled
         for name in ("forward", "training", "data", "worker", "checkpoint"):
             _set(name, patches)
+
+    def _work_at(self, level: int, learning: bool) -> None:
+        """Do as the recording level says; see `governor`."""
+        if self._patches is not None:
+            self._patches.work_at(level)
 
     def _on_torchdata(self, torchdata: ModuleType) -> None:
         """Set the hooks of torchdata's loader, whenever that is imported."""

@@ -252,16 +252,28 @@ def test_values_of_the_users_in_the_context_survive() -> None:
     assert otel_context.get_value("who") is None
 
 
-def test_an_exception_or_a_break_leaves_nothing_of_later_in_the_step() -> None:
+def test_a_loop_that_is_left_leaves_nothing_of_later_in_its_last_step() -> None:
     program = Program()
     loader = program.loader()
     program.next(loader)
     program.span("asked")
     program.forward()
-    program.recorder.here().release(loader, now())  # the iterator is gone
+    program.recorder.here().release(loader, now())  # the iterator is gone: a break, an exception
+    assert parent_of(program.span("after")) is None
     program.recorder.finish()
     program.recorder.mute()
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_the_batch_of_an_iterator_that_is_gone_makes_a_step() -> None:
+    program = Program()
+    loader = program.loader()
+    program.next(loader)
+    program.recorder.here().release(loader, now())  # next(iter(loader))
+    inside = program.span("inside")
+    program.forward()
+    program.update()
+    assert parent_of(inside) == step_of("step", 0, 1)
     assert parent_of(program.span("after")) is None
 
 

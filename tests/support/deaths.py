@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start `plain_training` in surroundings that are hostile, and read what came of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from grademl_otel import semconv
+from grademl_otel.digest import destination_digest
+
+from .rawspans import RawSpan, read_lines
+from .relays import until
+from .training import clean_environ
+
+PROGRAM = Path(__file__).with_name("plain_training.py")
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass
+class Scene:
+    """One training in a folder of its own, with a relay of its own: the settings that differ name it."""
+
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    prefix: Sequence[str] = ()
+    """What starts the program: a command that makes its surroundings."""
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "relay.log"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        settings = {"GRADEML_EXPORTER": "file", "GRADEML_RELAY_LOG": str(self.log), **self.settings}
+        return clean_environ(self.folder, settings)
+
+    @property
+    def digest(self) -> str:
+        return destination_digest(self.environ)
+
+    @property
+    def rings(self) -> Path:
+        """The folder in which relay and process meet."""
+        chosen = self.settings.get("GRADEML_RING_DIR")
+        return (Path(chosen) if chosen else SHARED_MEMORY) / f"grademl-{os.getuid()}"
+
+    def files(self, suffix: str) -> list[Path]:
+        return sorted(self.rings.glob(f"{self.digest}-*{suffix}"))
+
+    # --- Running ---------------------------------------------------------------------------------------
+
+    def start(self, ending: str, steps: int, **options: object) -> subprocess.Popen[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen(
+            [*self.prefix, sys.executable, str(PROGRAM), str(steps), ending, str(self.folder / "steps")],
+            env=self.environ,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,  # type: ignore[call-overload]
+        )
+
+    @property
+    def done(self) -> int:
+        """Steps that the program has finished, by its own account."""
+        try:
+            return (self.folder / "steps").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def stop(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        """Let a program that waits come to its end."""
+        (self.folder / "steps.stop").touch()
+        _, err = process.communicate(timeout=30)
+        return process.returncode, err
+
+    def relays(self) -> list[int]:
+        """The relays of this scene that live."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if self.digest.encode() in command and b"detach.py" not in b" ".join(command) and state != "Z":
+                found.append(int(entry.name))
+        return found
+
+    def kill_relay(self) -> None:
+        """Kill the relay once it serves, and wait until it is gone."""
+        until(lambda: len(self.relays()) == 1 and self.says(f" {self.relays()[0]} attached"))
+        (pid,) = self.relays()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: pid not in self.relays())
+
+    def says(self, text: str) -> bool:
+        """Whether the relay's log says so."""
+        return self.log.exists() and text in self.log.read_text()
+
+    def clear(self) -> None:
+        for pid in self.relays():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.relays())
+        if self.rings.is_dir():
+            for path in self.rings.glob(f"*{self.digest}*"):
+                path.unlink() if not path.is_dir() or path.is_symlink() else shutil.rmtree(path)
+
+    # --- What came of it -------------------------------------------------------------------------------
+
+    def spans(self) -> list[RawSpan]:
+        return [span for path in self.store.glob("*/traces.jsonl") for span in read_lines(path)]
+
+    def runs(self) -> list[RawSpan]:
+        return [span for span in self.spans() if span.name == semconv.RUN]
+
+    def run(self) -> RawSpan:
+        """The one run, once its end is told."""
+        until(self.runs)
+        (run,) = self.runs()
+        return run
+
+    def rows(self) -> list[int]:
+        """Step numbers of the table, in order; a row that arrived twice is there twice."""
+        found: list[int] = []
+        for span in self.spans():
+            if span.name == semconv.WINDOW:
+                steps: list[int] = span["grademl.table.step"]
+                length = max(len(span["grademl.table.start_us"]), len(span["grademl.table.dur_us"]))
+                found += steps if len(steps) == length else steps * length
+        return sorted(found)
+
+
+def theirs(err: str) -> str:
+    """What the program itself said on stderr; addresses and our lines left out."""
+    lines = [line for line in err.splitlines(keepends=True) if not line.startswith("grademl: ")]
+    return re.sub(r"0x[0-9a-f]+", "0x", "".join(lines))
+
+
+def ours(err: str) -> list[str]:
+    """Our lines, without the one that says where the telemetry goes."""
+    lines = [line for line in err.splitlines() if line.startswith("grademl: ")]
+    return [line for line in lines if not line.startswith("grademl: recording run")]
+
+
+# --- Surroundings -----------------------------------------------------------------------------------------
+
+
+def as_root() -> list[str]:
+    """What makes a command root: nothing, `sudo`, or the test is skipped; on CI it must be there."""
+    if os.getuid() == 0:
+        return []
+    sudo = shutil.which("sudo")
+    if sudo and subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0:
+        return [sudo, "-n", "--preserve-env"]
+    return _cannot_be_had("root, to make a mount, a PID namespace or a cgroup")
+
+
+def in_private_mounts(*commands: str) -> list[str]:
+    """Run shell ``commands``, mounts for one, that nobody else sees, then the program."""
+    return _in_namespace("--mount", "--propagation", "private", commands=commands)
+
+
+def as_pid_1() -> list[str]:
+    """The program is PID 1 of a PID namespace: at its end all others in it die."""
+    return _in_namespace("--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
+    """The program may have so much memory before the kernel kills it."""
+    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    if (first / "memory.limit_in_bytes").exists():
+        group, limit = first / name, "memory.limit_in_bytes"
+    elif "memory" in _read(second / "cgroup.subtree_control"):
+        group, limit = second / name, "memory.max"
+    else:
+        return _cannot_be_had("a memory cgroup")
+    script = f"mkdir -p {group} && echo {limit_bytes} > {group}/{limit} && echo $$ > {group}/cgroup.procs"
+    command = [*as_root(), "sh", "-c", f'{script} && exec "$@"', "sh"]
+    probe = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    return command if probe.returncode == 0 else _cannot_be_had(f"a memory cgroup ({probe.stderr.strip()})")
+
+
+def _in_namespace(*options: str, commands: Sequence[str] = ()) -> list[str]:
+    if shutil.which("unshare") is None:
+        return _cannot_be_had("unshare")
+    script = " && ".join([*commands, 'exec "$@"'])
+    command = [*as_root(), "unshare", *options, "sh", "-c", script, "sh"]
+    probe = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    return command if probe.returncode == 0 else _cannot_be_had(f"namespaces ({probe.stderr.strip()})")
+
+
+def _cannot_be_had(part: str) -> list[str]:
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(f"this machine has no {part}", pytrace=False)
+    pytest.skip(f"this machine has no {part}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def wait_for_steps(scene: Scene, steps: int) -> None:
+    until(lambda: scene.done >= steps)
+
+
+def killed_together(processes: Sequence[int], before: Callable[[], object] = lambda: None) -> None:
+    """Kill processes so that none of them sees another die: they are stopped first."""
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.05)
+    before()
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
