@@ -33,7 +33,7 @@ class Kernel:
     """One kernel with a client; `interrupt` and `restart` as a user has them in the menu."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str], command: list[str]):
-        self.manager = KernelManager()
+        self.manager = KernelManager(transport="ipc", ip=str(folder / "kernel"))
         self.manager._kernel_spec = KernelSpec(argv=[*command, "-f", "{connection_file}"])
         self.manager.start_kernel(cwd=str(folder), env=dict(environ))
         self.client: Any = None
