@@ -97,12 +97,13 @@ class Block:
         self._name = name
         self._pid = os.getpid()
         self._at = perf_counter_ns()
-        self._around: Block | None = session.block
+        self._outermost = session.block is None
         self._trial: tuple[Recorder, int] | None = None
-        if self._around is None:
+        if self._outermost:
             self._make_room()
         self._take_back = session.on_start(self._run_began)
-        session.block = self._around or self
+        if self._outermost:
+            session.block = self
 
     def leave(self, kind: type[BaseException] | None) -> None:
         """The block is left, by an exception of type ``kind`` if it is not None; never raises."""
@@ -112,8 +113,9 @@ class Block:
         try:
             self._take_back()
             error = None if kind is None or issubclass(kind, GeneratorExit | SystemExit) else kind.__name__
-            if self._around is not None:
-                self._close_trial(error)
+            if not self._outermost:
+                if self._trial is not None and self._trial[0] is session.recorder:
+                    self._trial[0].close_trial(self._trial[1], error)
             elif session.block is self:
                 session.block = None
                 session.end(error)
@@ -135,16 +137,7 @@ class Block:
         session.next_begins(self._at)
 
     def _run_began(self, recorder: Recorder, info: object) -> None:
-        if self._around is None:
-            if self._name:
-                recorder.name_run(self._name)
-            return
-        around = self._around._trial
-        parent = around[1] if around is not None and around[0] is recorder else 0
-        self._trial = recorder, recorder.open_trial(self._name or "", parent, self._at)
-
-    def _close_trial(self, error: str | None) -> None:
-        if self._trial is not None and self._trial[0] is self._session.recorder:
-            recorder, serial = self._trial
-            around = self._around._trial if self._around is not None else None
-            recorder.close_trial(serial, 0 if around is None else around[1], error)
+        if not self._outermost:
+            self._trial = recorder, recorder.open_trial(self._name or "", self._at)
+        elif self._name:
+            recorder.name_run(self._name)

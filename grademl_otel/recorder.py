@@ -250,30 +250,30 @@ class Recorder:
         """Put the user's own name on the run's span."""
         self._name(RUN_SCOPE, name)
 
-    def open_trial(self, name: str, parent: int, at: int) -> int:
-        """Open a trial inside the trial ``parent``, 0 for the run; return its serial.
+    def open_trial(self, name: str, at: int) -> int:
+        """Open a trial inside that of this thread; return its serial.
 
-        What this thread begins from now on lies in it.
+        Passes over loaders that this thread begins from now on lie in it.
         """
         serial = next(self._scopes)
-        lane = self.lane(MAIN_LANE)
-        self._write(marks.SCOPE_OPEN, lane, at, at, serial, parent or RUN_SCOPE, _TRIAL, -1)
+        machine = self.here()
+        self._write(
+            marks.SCOPE_OPEN, machine.lane, at, at, serial, machine.scopes[-1] or RUN_SCOPE, _TRIAL, -1
+        )
         if name:
             self._name(serial, name)
-        self.here().scope = serial
+        machine.scopes.append(serial)
         return serial
 
-    def close_trial(self, serial: int, parent: int, error: str | None) -> None:
+    def close_trial(self, serial: int, error: str | None) -> None:
         """Close a trial; ``error`` is the name of the exception that ended it."""
-        now = perf_counter_ns()
         machine = self.here()
         machine.pause()
-        if machine.scope == serial:
-            machine.scope = parent
+        if serial in machine.scopes:
+            machine.scopes.remove(serial)
+        now = perf_counter_ns()
         kind = self.text(error) if error else 0
-        self._write(
-            marks.SCOPE_CLOSE, self.lane(MAIN_LANE), now, now, serial, 1 if error else 0, _TRIAL, kind
-        )
+        self._write(marks.SCOPE_CLOSE, machine.lane, now, now, serial, 1 if error else 0, _TRIAL, kind)
 
     def _name(self, scope: int, name: str) -> None:
         now = perf_counter_ns()

@@ -62,6 +62,9 @@ class Sink(Protocol):
     def ended(self, lane: int) -> None:
         """Say that the phase of a lane runs no more."""
 
+    def pass_made(self, at: int) -> None:
+        """Say that a loader gave out an iterator; comes before anything is made of it."""
+
     def row(
         self,
         serial: int,
@@ -119,6 +122,8 @@ class StepMachine:
         """Backwards that returned."""
         self.optimizer_steps = 0
         """Steps of optimizers, skipped ones included."""
+        self.last_optimizer = 0
+        """The one that stepped last."""
         self._sink = sink
         self._totals = totals
         self._serials = serials
@@ -128,8 +133,8 @@ class StepMachine:
         self._optimizers: dict[int, int] = {}
         """Live optimizers and the count of steps at which each stepped last."""
         self._last_event = 0
-        self.scope = 0
-        """Serial of the scope that passes of this thread lie in; 0 is the run."""
+        self.scopes = [0]
+        """Serials of the scopes that passes of this thread lie in, the innermost last; 0 is the run."""
         self._in_optimizer = False
         self._released: deque[tuple[Pass, int]] = deque()
         self._gone: deque[int] = deque()
@@ -142,6 +147,7 @@ class StepMachine:
 
     def iterator_made(self, facts: LoaderFacts, at: int) -> Pass:
         """A loader gave out an iterator, or started one over (persistent workers)."""
+        self._sink.pass_made(at)
         self._drain()
         top = self._close_ended(at)
         row = top.row
@@ -301,6 +307,7 @@ class StepMachine:
             self._drain()
         row = self._compute(t0, t1)
         row.stepped.add(optimizer)
+        self.last_optimizer = optimizer
         self.optimizer_steps += 1
         self._optimizers[optimizer] = self.optimizer_steps
         if self._in_optimizer and phase:
@@ -350,6 +357,28 @@ class StepMachine:
             if row is not None and self._ends_at_next(row) and (row.stepped or row.backward or not row.grad):
                 self._close_row(pass_, row.last)
         self._show()
+
+    # --- While only updates are counted ------------------------------------------------------------------
+
+    @property
+    def current_pass(self) -> int:
+        """Serial of the pass that is going on; 0 where there is none."""
+        return self._stack[-1].serial
+
+    def stepped_unseen(self, steps: int, at: int) -> None:
+        """``steps`` updates of the current pass were counted elsewhere; the last ended at ``at``."""
+        top = self._stack[-1]
+        top.steps += steps
+        top.batches += steps
+        self._last_event = max(self._last_event, at)
+
+    def forget_rows(self) -> None:
+        """Rows are seen again from here on: drop what is left of those before."""
+        for pass_ in self._stack:
+            pass_.row = None
+            pass_.consumed = pass_.batches
+
+    # --- The end -----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """The run ends: close all that is open, each at its last event."""
@@ -505,7 +534,7 @@ class StepMachine:
         return top
 
     def _open(self, pass_: Pass, kind: int) -> None:
-        parent = self.scope
+        parent = self.scopes[-1]
         for other in self._stack:
             if other is pass_:
                 break

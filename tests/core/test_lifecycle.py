@@ -408,12 +408,14 @@ def test_a_block_in_a_block_is_a_trial(blocks: Session, opened: Opened) -> None:
                 train(blocks)
                 if number:
                     raise ValueError
+                with grademl_otel.run():
+                    train(blocks)
     opens = [(marks.SCOPES[mark.y], mark.row, mark.x) for mark in opened.writer.of_kind(marks.SCOPE_OPEN)]
-    assert opens == [(semconv.RUN, 1, 0), (semconv.TRIAL, 2, 1), (semconv.TRIAL, 3, 1)]
+    assert opens == [(semconv.RUN, 1, 0), *((semconv.TRIAL, *each) for each in ((2, 1), (3, 2), (4, 1)))]
     closes = [(mark.row, opened.writer.strings[mark.z]) for mark in opened.writer.of_kind(marks.SCOPE_CLOSE)]
-    assert closes == [(2, ""), (3, "ValueError"), (1, "")]
-    assert [mark.x for mark in opened.writer.rows] == [0, 1]
-    assert sorted(names(opened)) == [(1, "sweep"), (2, "trial 0"), (3, "trial 1")]
+    assert closes == [(3, ""), (2, ""), (4, "ValueError"), (1, "")]
+    assert [mark.x for mark in opened.writer.rows] == [0, 1, 2]
+    assert sorted(names(opened)) == [(1, "sweep"), (2, "trial 0"), (4, "trial 1")]
 
 
 def test_an_exception_leaves_a_block_as_it_is(blocks: Session, opened: Opened) -> None:
