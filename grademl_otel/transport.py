@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from grademl_otel.config import Settings, warn, with_absolute_paths
@@ -19,7 +18,10 @@ from grademl_otel.ring.writer import RingWriter
 Mode = Literal["relay", "in-process"]
 
 _READY_WITHIN_NS: Final = 5_000_000_000
+_STARTING_NS: Final = 2_000_000_000
 _MAX_RESTARTS: Final = 3
+_STEADY_NS: Final = 600_000_000_000
+"""A relay that lived so long is no sign that none stays alive."""
 _PAIR_CLOCKS_EVERY_NS: Final = 60_000_000_000
 _POLL_S: Final = 0.002
 
@@ -36,12 +38,12 @@ class Transport:
         self._worker: Any = None
         self._socket: socket.socket | None = None
         now = time.perf_counter_ns()
-        self._waiting_since = now
-        self._starts = 0
+        self._started_at = now
+        self._deaths = 0
         self._clocks_paired = now
         self._closed = False
         if mode == "relay" and writer.path is not None:
-            self._start_relay(writer.path.parent)
+            self._start_relay()
         else:
             self._convert_here()
 
@@ -92,10 +94,12 @@ class Transport:
             self._tell_problem()
             self._writer.close(unlink=False)
             return delivered
-        if self._writer.path is not None and self._writer.acked < final:
-            self._start_relay(self._writer.path.parent)  # unless one is there
         self.wake()
+        started = False
         while self._writer.acked < final and time.monotonic() < deadline:
+            if not started and not self._writer.relay_alive(time.perf_counter_ns()):
+                started = True
+                self._start_relay()
             time.sleep(_POLL_S)
         delivered = self._writer.acked >= final
         if not delivered and self._writer.relay_heartbeat == 0:
@@ -118,20 +122,23 @@ class Transport:
     def _look_after_relay(self, now_ns: int) -> None:
         reachable = self._reachable()
         if self._writer.relay_alive(now_ns):
-            self._waiting_since = 0
+            if now_ns - self._started_at > _STEADY_NS:
+                self._deaths = 0
             return
-        self._waiting_since = self._waiting_since or now_ns
-        path = self._writer.path
-        if path is None:
-            return
+        waited = now_ns - self._started_at
+        was_ready = self._writer.relay_heartbeat > self._started_at
         if not reachable:
             self._convert_here("the ring's file is gone")
-        elif now_ns - self._waiting_since > _READY_WITHIN_NS:
-            self._convert_here("none answers")
-        elif self._starts > _MAX_RESTARTS:
+        elif was_ready and self._deaths == _MAX_RESTARTS:
             self._convert_here("none stays alive")
-        else:
-            self._start_relay(path.parent)
+        elif was_ready:
+            self._deaths += 1
+            self._started_at = now_ns
+            self._start_relay()
+        elif waited > _READY_WITHIN_NS:
+            self._convert_here("none answers")
+        elif waited > _STARTING_NS:
+            self._start_relay()  # the one that was there may have been about to leave
 
     def _reachable(self) -> bool:
         try:
@@ -139,10 +146,12 @@ class Transport:
         except OSError:
             return False
 
-    def _start_relay(self, folder: Path) -> None:
+    def _start_relay(self) -> None:
+        path = self._writer.path
+        if path is None:
+            return
         try:
-            if ensure_relay(folder, self._writer.digest, self._environ, self._writer.descriptor):
-                self._starts += 1
+            ensure_relay(path.parent, self._writer.digest, self._environ, self._writer.descriptor)
         except (RelayUnavailable, OSError, ValueError) as error:
             if not self._closed:
                 self._convert_here(f"{error}")

@@ -52,7 +52,7 @@ def elect(folder: Path, digest: str) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_file_at(descriptor, path):
+            if holds(folder, digest, descriptor):
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
@@ -64,15 +64,17 @@ def elect(folder: Path, digest: str) -> int | None:
 
 
 def retire(folder: Path, digest: str, descriptor: int) -> None:
-    """Give the lock of `elect` back and leave no file behind."""
-    remove(lock_path(folder, digest))
+    """Give the lock of `elect` back and leave no file of it behind."""
+    if holds(folder, digest, descriptor):
+        remove(lock_path(folder, digest))
     os.close(descriptor)
 
 
-def _is_file_at(descriptor: int, path: Path) -> bool:
+def holds(folder: Path, digest: str, descriptor: int) -> bool:
+    """Return True while ``descriptor`` is the lock's file, and not one that was deleted."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+        return os.path.samestat(os.fstat(descriptor), lock_path(folder, digest).lstat())
+    except OSError:
         return False
 
 

@@ -20,7 +20,7 @@ from grademl_otel.config import Settings
 from grademl_otel.digest import SETTINGS_DIGITS
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Pump
-from grademl_otel.relay.launch import elect, retire, wake_path
+from grademl_otel.relay.launch import elect, holds, retire, wake_path
 from grademl_otel.ring import layout
 from grademl_otel.ring.mirror import Mirror
 from grademl_otel.ring.place import is_unlocked, remove, remove_forgotten
@@ -68,6 +68,7 @@ class Relay:
         self._folder = folder
         self._digest = digest
         self._inherited = inherited
+        self._lock: int | None = None
         self._rings: dict[Path, _Served] = {}
         self._unusable: dict[Path, int] = {}
         self._sinks = Sinks(settings, environ)
@@ -79,8 +80,8 @@ class Relay:
         """Serve until told to stop or until no ring was there for 10 s; returns at once if another relay
         serves.
         """
-        lock = elect(self._folder, self._digest)
-        if lock is None:
+        self._lock = elect(self._folder, self._digest)
+        if self._lock is None:
             return
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is meant for the training
@@ -99,13 +100,29 @@ class Relay:
             if waker is not None:
                 waker.close()
             remove(wake_path(self._folder, self._digest))
-            retire(self._folder, self._digest, lock)
+            retire(self._folder, self._digest, self._lock)
         _log.info("done")
 
     def _turn(self, waker: socket.socket | None) -> None:
+        self._keep_lock()
         self._scan()
         if not self._serve():
             _wait(waker, self._pause())
+
+    def _keep_lock(self) -> None:
+        """Take the lock again when somebody deleted its file: the next relay must find it taken."""
+        assert self._lock is not None
+        if holds(self._folder, self._digest, self._lock):
+            return
+        try:
+            lock = elect(self._folder, self._digest)
+        except OSError:  # the folder is gone, too; the owner of a ring makes it anew
+            return
+        if lock is None:  # another relay was quicker
+            self._stopping = True
+            return
+        os.close(self._lock)
+        self._lock = lock
 
     # --- Rings ------------------------------------------------------------------------------------------
 
@@ -134,6 +151,9 @@ class Relay:
         except (RingCorrupt, OSError) as error:
             _log.warning("%s: left alone: %s", path, error)
             self._unusable[path] = now
+            return False
+        if reader.attended(now):
+            reader.close()  # by another relay, whose lock's file somebody deleted
             return False
         if not path.name.startswith(f"{reader.digest}-") or reader.abandoned:
             _log.warning("%s: left alone: it is not what its name says", path)

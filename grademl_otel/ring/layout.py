@@ -54,6 +54,8 @@ ACKED: Final = 192
 """Relay: marks up to and with this one are exported, stored or spooled."""
 RELAY_PID: Final = 200
 RELAY_HEARTBEAT: Final = 208
+RELAY_FRESH_NS: Final = 1_500_000_000
+"""A relay looks at each ring four times a second; one that did not for so long is gone or hangs."""
 UNSENT: Final = Struct("<3q")
 UNSENT_AT: Final = 216
 """Relay: spans that did not simply arrive, in the order of `ledger.REASONS`; the metric must never fall."""

@@ -188,6 +188,24 @@ def remove(path: Path) -> None:
         pass
 
 
+def lives(pid: int) -> bool:
+    """Return True when a process with this number runs in this namespace."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # Dead, and not waited for: whoever became its parent may never do so.
+            return file.read().rpartition(b")")[2].split()[:1] != [b"Z"]
+    except OSError:
+        return True
+
+
 def _check_regular(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_nlink > 1:
         raise PermissionError(errno.EPERM, "not a file of this user alone", str(path))

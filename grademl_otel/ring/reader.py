@@ -19,7 +19,7 @@ from zlib import crc32
 from grademl_otel import marks
 from grademl_otel.digest import clock_number, namespaces
 from grademl_otel.ring import layout
-from grademl_otel.ring.place import OwnerLock, open_regular
+from grademl_otel.ring.place import OwnerLock, lives, open_regular
 from grademl_otel.ring.sealed import Pointer, open_sealed
 
 Mark = tuple[int, int, int, int, int, int, int, int]
@@ -381,6 +381,12 @@ class RingReader:
         """Leave the sign of life of the relay."""
         self._store.write(layout.RELAY_PID, layout.I64.pack(os.getpid()))
         self._store.write(layout.RELAY_HEARTBEAT, layout.I64.pack(now_ns))
+
+    def attended(self, now_ns: int) -> bool:
+        """Return True when another relay looked at this ring a moment ago, and lives."""
+        pid, beat = self._get(layout.RELAY_PID), self._get(layout.RELAY_HEARTBEAT)
+        fresh = beat > 0 and 0 <= now_ns - beat < layout.RELAY_FRESH_NS
+        return fresh and pid != os.getpid() and lives(pid)
 
     def owner_dead(self, now_ns: int) -> bool:
         """Return True when the owner's lock is free and nothing moved for 2 s."""

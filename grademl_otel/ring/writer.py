@@ -27,6 +27,7 @@ from grademl_otel.ring.place import (
     create_allocated,
     create_locked,
     create_private,
+    lives,
     meeting_places,
     places,
     private_folder,
@@ -36,8 +37,6 @@ from grademl_otel.ring.reader import RingCorrupt, RingReader
 from grademl_otel.ring.sealed import Pointer, create_sealed
 
 __all__ = ["RingCorrupt", "RingReader", "RingUnavailable", "RingWriter"]
-
-_RELAY_FRESH_NS: Final = 1_500_000_000
 
 _pack_open_phase: Final = layout.OPEN_PHASE.pack_into
 
@@ -256,9 +255,9 @@ class RingWriter:
         return self._get(layout.RELAY_HEARTBEAT)
 
     def relay_alive(self, now_ns: int) -> bool:
-        """Return True when a relay looked at this ring in the last 1.5 s; it does four times a second."""
+        """Return True when a relay looked at this ring not long ago, and was not killed since."""
         beat = self.relay_heartbeat
-        return beat > 0 and now_ns - beat < _RELAY_FRESH_NS
+        return beat > 0 and now_ns - beat < layout.RELAY_FRESH_NS and lives(self._get(layout.RELAY_PID))
 
     @property
     def problem(self) -> str | None:

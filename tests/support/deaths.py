@@ -64,10 +64,11 @@ class Scene:
 
     # --- Running ---------------------------------------------------------------------------------------
 
-    def start(self, ending: str, steps: int, **options: object) -> subprocess.Popen[str]:
+    def start(self, ending: str, steps: int, log: str = "", **options: object) -> subprocess.Popen[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
+        log = log or str(self.folder / "steps")
         return subprocess.Popen(
-            [*self.prefix, sys.executable, str(PROGRAM), str(steps), ending, str(self.folder / "steps")],
+            [*self.prefix, sys.executable, str(PROGRAM), str(steps), ending, log],
             env=self.environ,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
