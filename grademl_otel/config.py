@@ -50,7 +50,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "0",
         "1: convert and export in the training process; no relay process is started",
     ),
-    Variable("GRADEML_RING_DIR", "/dev/shm, else $XDG_RUNTIME_DIR", "folder for the memory-mapped rings"),
+    Variable(
+        "GRADEML_RING_DIR",
+        "no file: sealed memory (Linux)",
+        "folder for memory-mapped rings as files, which others can truncate: only where it must be",
+    ),
     Variable("GRADEML_RING_BYTES", "2097152", "size of a ring in bytes, 65536 to 1073741824"),
     Variable(
         "GRADEML_SPOOL_DIR",
