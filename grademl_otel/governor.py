@@ -46,10 +46,7 @@ Follower = Callable[[int, bool], None]
 
 
 class Governor:
-    """Chooses the level of one run from what its steps cost; pure, times in ns.
-
-    ``lowest`` is the level below which it must not go.
-    """
+    """Chooses the level of one run from what its steps cost; pure, times in ns."""
 
     def __init__(self, budget: float = DEFAULT_BUDGET) -> None:
         self.budget = budget
@@ -67,7 +64,10 @@ class Governor:
         self._samples.append((cost, step))
 
     def window_ends(self, steps: int, lowest: int = UPDATES) -> bool:
-        """Decide after ``steps`` training steps of the run; return whether the level has changed."""
+        """Decide after ``steps`` training steps of the run; return whether the level has changed.
+
+        It does not go below ``lowest`` now.
+        """
         if steps < MIN_STEPS or (len(self._samples) < SAMPLES and self.level < UPDATES):
             return False
         step = self._typical_step()
@@ -91,9 +91,8 @@ class Governor:
         if level > self.level:
             self._left_at[self.level] = cost
         self.level = level
-        self.reason = (
-            f"own cost {100 * cost / step:.2g} % of a {_milliseconds(step)} step; budget {100 * self.budget:g} %"
-        )
+        share, budget = 100 * cost / step, 100 * self.budget
+        self.reason = f"own cost {share:.2g} % of a {_duration(step)} step; budget {budget:g} %"
         self._samples.clear()
         return True
 
@@ -101,7 +100,7 @@ class Governor:
         return max(1, median_low(step for _, step in self._samples))
 
 
-def _milliseconds(ns: int) -> str:
+def _duration(ns: int) -> str:
     return f"{ns / 1e6:.2g} ms" if ns < 100_000_000 else f"{ns / 1e9:.2g} s"
 
 

@@ -69,6 +69,10 @@ PROVISIONAL: Final = 1
 ROW_CONTEXT: Final = 72
 ROW_LINK: Final = 73
 
+SEVERAL: Final = 64
+"""Among the flags of a ROW: it stands for ``z`` training steps in a row, of which only the ends were seen;
+their samples and micro-batches are not known. Not a flag of the step table.
+"""
 UNSAMPLED: Final = 128
 """Among the flags of a ROW: the user's sampler wants no spans of this step. Not a flag of the step table."""
 

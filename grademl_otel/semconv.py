@@ -182,6 +182,7 @@ _WINDOWS_PER_SHARD: Final = 64
 MAX_SPANS_PER_TRACE: Final = 2000
 MAX_BYTES_PER_TRACE: Final = 5_000_000
 MAX_ROWS_PER_PART: Final = 512
+MAX_STEPS_PER_ROW: Final = 4096
 SLOW_STEP_NS: Final = 100_000_000
 """Steps of at least this length always keep their detail: they are rare enough per second to afford it."""
 

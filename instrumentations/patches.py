@@ -14,25 +14,24 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._dear: list[tuple[int, _Replacement]] = []
+        """Replacements that cost something at each step, and the recording level up to which they stay."""
 
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set ``owner.name`` to ``value``.
+    def replace(self, owner: Any, name: str, value: Any, until: int | None = None) -> None:
+        """Set ``owner.name`` to ``value``; above the recording level ``until`` it is put back for a while."""
+        replacement = _Replacement(owner, name, value)
+        replacement.make()
+        self._undo.append(replacement.undo)
+        if until is not None:
+            self._dear.append((until, replacement))
 
-        The former value is taken from the owner's own dictionary: an inherited attribute is not turned into
-        one of its own, and a descriptor comes back as the descriptor that it was.
-        """
-        former = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, value)
-
-        def undo() -> None:
-            if vars(owner).get(name, _ABSENT) is not value:
-                return  # somebody else has patched over ours; taking theirs away is not ours to do
-            if former is _ABSENT:
-                delattr(owner, name)
+    def work_at(self, level: int) -> None:
+        """Put back what is too dear at the recording level ``level``, and make again what is not."""
+        for until, replacement in self._dear:
+            if level > until:
+                replacement.undo()
             else:
-                setattr(owner, name, former)
-
-        self._undo.append(undo)
+                replacement.make()
 
     def on_restore(self, undo: Callable[[], Any]) -> None:
         """Have ``undo`` called by `restore`, as for a registered callback."""
@@ -40,5 +39,39 @@ class Patches:
 
     def restore(self) -> None:
         """Undo all replacements."""
+        self._dear.clear()
         while self._undo:
             self._undo.pop()()
+
+
+class _Replacement:
+    """An attribute that is another value while it is made.
+
+    The former value is taken from the owner's own dictionary: an inherited attribute is not turned into one
+    of its own, and a descriptor comes back as the descriptor that it was.
+    """
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._owner = owner
+        self._name = name
+        self._value = value
+        self._former: Any = _ABSENT
+        self._made = False
+
+    def make(self) -> None:
+        """Set the attribute, unless it is set."""
+        if self._made:
+            return
+        self._former = vars(self._owner).get(self._name, _ABSENT)
+        setattr(self._owner, self._name, self._value)
+        self._made = True
+
+    def undo(self) -> None:
+        """Put the former value back, unless somebody else has patched over ours: that is not ours to undo."""
+        if not self._made or vars(self._owner).get(self._name, _ABSENT) is not self._value:
+            return
+        self._made = False
+        if self._former is _ABSENT:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._former)

@@ -99,6 +99,9 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
     if np.any((columns["lane"] < 0) | (columns["lane"] >= len(lanes))):
         raise MalformedTable(f"step table with a lane beyond the {len(lanes)} that it names")
     reason = attributes.get(semconv.WINDOW_RECORD_REASON)
+    phases = _phases(table, window_start)
+    if "steps" in table:
+        columns, phases = _one_row_a_step(columns, phases, table["steps"])
     return TablePart(
         rank=rank,
         window=_int(attributes, semconv.WINDOW_NUMBER, _MAX_WINDOW),
@@ -108,12 +111,30 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
         eval_steps_so_far=_int(attributes, semconv.WINDOW_EVAL_SO_FAR),
         rows_so_far=_int(attributes, semconv.WINDOW_ROWS_SO_FAR),
         columns=columns,
-        phases=_phases(table, window_start),
+        phases=phases,
         lanes=lanes,
         record_level=_int(attributes, semconv.WINDOW_RECORD_LEVEL),
         record_reason=reason if isinstance(reason, str) else None,
         attributes={k: v for k, v in attributes.items() if not k.startswith(semconv.TABLE_PREFIX)},
     )
+
+
+def _one_row_a_step(
+    columns: dict[str, IntArray], phases: dict[str, dict[str, IntArray]], steps: IntArray
+) -> tuple[dict[str, IntArray], dict[str, dict[str, IntArray]]]:
+    """Return the table with a row for each step: those that were counted together get their mean length."""
+    if np.any((steps < 1) | (steps > semconv.MAX_STEPS_PER_ROW)):
+        raise MalformedTable("step table with a row of no steps, or of too many")
+    source = np.repeat(np.arange(len(steps)), steps)
+    place = np.arange(len(source)) - np.repeat(np.cumsum(steps) - steps, steps)
+    start, length, of = columns["start"], columns["end"] - columns["start"], steps[source]
+    split = {name: column[source] for name, column in columns.items()}
+    split["step"] = split["step"] + place
+    split["start"] = start[source] + length[source] * place // of
+    split["end"] = start[source] + length[source] * (place + 1) // of
+    return split, {
+        phase: {name: column[source] for name, column in values.items()} for phase, values in phases.items()
+    }
 
 
 def _lanes(attributes: Mapping[str, Any]) -> tuple[str, ...]:

@@ -293,13 +293,16 @@ class Converter:
 
     def _take_row(self, sequence: int, mark: Mark) -> None:
         _, lane, t0, t1, serial, step, packed, samples = mark
-        flags, micro, pass_serial = marks.unpack_row(packed)
+        unpacked, micro, pass_serial = marks.unpack_row(packed)
         collected = self._open_rows.pop(serial, None) or OpenRow(sequence)
-        collected.sampled = not flags & marks.UNSAMPLED
-        flags &= semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+        collected.sampled = not unpacked & marks.UNSAMPLED
+        flags = unpacked & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)
         self._last_row = max(self._last_row, serial)
         item = self._item(collected)
         row = Row(step, t0, t1, lane, micro, flags, item, collected.totals, collected.first_sequence)
+        if unpacked & marks.SEVERAL and row.training:
+            row.steps, samples = min(max(samples, 1), semconv.MAX_STEPS_PER_ROW), 0
+            row.item = (pass_serial or -1, *NO_ITEM[1:])
         if self._resumed is not None and sequence <= self._resumed.told:
             if row.training:
                 self._outliers.is_outlier(t1 - t0)
@@ -364,6 +367,8 @@ class Converter:
         assert self._emitter is not None
         duration = row.end - row.start
         spans = len(collected.events) + 1
+        if row.steps > 1:
+            return None  # there is nothing to show
         outlier = row.training and self._outliers.is_outlier(duration)
         if outlier:
             row.flags |= semconv.FLAG_OUTLIER
@@ -384,14 +389,14 @@ class Converter:
         assert self._emitter is not None
         self._so_far.add(row)
         if row.training:
-            self._next_step = row.step + 1
+            self._next_step = row.step + row.steps
             self._trained = True
         if self._emitter.muted:
             return  # counted by the converter before
         if row.flags & semconv.FLAG_INCOMPLETE:
             self._incomplete += 1
         elif scope is not None and row.training:
-            scope.steps += 1
+            scope.steps += row.steps
         elif scope is not None:
             scope.eval_steps += 1
 

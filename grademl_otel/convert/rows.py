@@ -93,6 +93,8 @@ class Row:
     """Pass, batch, loader, worker; -1 for what is not known."""
     totals: dict[int, PhaseTotal]
     first_sequence: int
+    steps: int = 1
+    """Training steps in a row that it stands for."""
 
     @property
     def training(self) -> bool:
@@ -100,7 +102,7 @@ class Row:
         return not self.flags & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)
 
 
-COLUMNS: Final = 10
+COLUMNS: Final = 11
 """Columns beside those of phases."""
 COLUMNS_OF_PHASE: Final = 3
 
@@ -124,6 +126,8 @@ def tabulate(rows: list[Row], lanes: Sequence[int]) -> Attributes:
     }
     for position, name in enumerate(("item.pass", "item.batch", "item.loader", "item.worker")):
         columns[name] = [row.item[position] for row in rows]
+    if any(row.steps != 1 for row in rows):
+        columns["steps"] = [row.steps for row in rows]
     if len(lanes) > 1:
         columns["lane"] = [lanes.index(row.lane) for row in rows]
     for phase in sorted({phase for row in rows for phase in row.totals}):

@@ -64,7 +64,7 @@ class Part:
     def complete(self) -> bool:
         """True when the window's last training step is in this part."""
         last = semconv.window_first_step(self.window + 1) - 1
-        return any(row.training and row.step == last for row in reversed(self.rows))
+        return any(row.training and row.step + row.steps > last for row in reversed(self.rows))
 
     def due(self, now: int, run_start: int) -> bool:
         """Return True when the part is to be closed at ``now`` (ns of ``perf_counter``)."""
@@ -103,7 +103,7 @@ class Cumulative:
         """Count one row."""
         self.rows += 1
         if row.training:
-            self.steps += 1
+            self.steps += row.steps
         elif row.flags & semconv.FLAG_EVALUATE:
             self.eval_steps += 1
 

@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import (
 )
 
 from grademl_otel import marks, semconv
+from grademl_otel.governor import BOUNDARIES
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, FetchClock
 from grademl_otel.instrumentations.torch.worker import TimedIndex
@@ -54,7 +55,7 @@ def record_loader(patches: Patches, loader: type, *iterators: type) -> None:
     """
     patches.replace(loader, "__iter__", _wrap_iter(vars(loader)["__iter__"]))
     for iterator in iterators:
-        patches.replace(iterator, "_next_data", _wrap_next(vars(iterator)["_next_data"]))
+        patches.replace(iterator, "_next_data", _wrap_next(vars(iterator)["_next_data"]), BOUNDARIES)
 
 
 class Stamp:

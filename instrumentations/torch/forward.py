@@ -8,14 +8,17 @@ one look at a thread-local flag.
 
 from __future__ import annotations
 
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.compiler import is_compiling
 
+from grademl_otel.governor import EVERYTHING, ROOTS, UPDATES, levels
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard, Recorder
@@ -28,37 +31,101 @@ _NESTED_NS = 350
 _MAX_ROOTS = 64
 
 
+_Module: Final = torch.nn.Module
+
+
 class _Inside(threading.local):
     root = False
 
 
 def install(patches: Patches) -> None:
-    """Wrap ``torch.nn.Module.__call__``."""
-    patches.replace(torch.nn.Module, "__call__", _wrap(torch.nn.Module.__call__))
+    """Wrap ``torch.nn.Module.__call__``, and do as the recording level says."""
+    forward = _Forward()
+    forward.work_at(levels.level, levels.learning)
+    patches.on_restore(forward.restore)
+    patches.on_restore(levels.follow(forward.work_at))
 
 
-def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-    inside = _Inside()
-    guard = Guard("torch: forward")
+class _Forward:
+    """The wrappers in force: that of all modules, or those of the classes that were seen as the outermost.
 
-    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(self, *args, **kwargs)
-        call = None if inside.root else _begin(self, guard)
-        try:
-            if call is None:
+    Once Dynamo has compiled anything, nothing is changed any more: it may have seen a wrapper, and would
+    compile again.
+    """
+
+    def __init__(self) -> None:
+        self._everywhere = Patches()
+        self._roots = Patches()
+        self._place: int | None = None
+        self._inside = _Inside()
+        self._guard = Guard("torch: forward")
+        self._of_all = self._wrap(_Module.__call__)
+
+    def work_at(self, level: int, learning: bool) -> None:
+        """Wrap what is to be wrapped at the recording level ``level``."""
+        place = EVERYTHING if learning else min(level, ROOTS) if level < UPDATES else UPDATES
+        if place == self._place or (self._place is not None and _compiled()):
+            return
+        if place == ROOTS and len(_roots) > _MAX_ROOTS:
+            return
+        self._place = place
+        self._roots.restore()
+        _nested.clear()
+        if place == EVERYTHING:
+            self._everywhere.replace(_Module, "__call__", self._of_all)
+        else:
+            self._everywhere.restore()
+        if place == ROOTS:
+            for kind in tuple(_roots):
+                self._roots.replace(kind, "__call__", self._wrap(_own_call(kind)))
+
+    def restore(self) -> None:
+        """Wrap nothing."""
+        self._roots.restore()
+        self._everywhere.restore()
+        _roots.clear()
+
+    def _wrap(self, own: Callable[..., Any] | None) -> Callable[..., Any]:
+        """Return the wrapper of ``own``; None stands for that of all modules at each call: torch.fx puts
+        another in its place while it traces.
+        """
+        inside, guard = self._inside, self._guard
+
+        def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            original = own or _Module.__call__
+            if is_compiling():
                 return original(self, *args, **kwargs)
+            call = None if inside.root else _begin(self, guard)
             try:
-                inside.root = True
-                return original(self, *args, **kwargs)
-            finally:
-                inside.root = False
-                _end(call, self, guard)
-        except BaseException as error:
-            leave_out_this_frame(error)
-            raise
+                if call is None:
+                    return original(self, *args, **kwargs)
+                try:
+                    inside.root = True
+                    return original(self, *args, **kwargs)
+                finally:
+                    inside.root = False
+                    _end(call, self, guard)
+            except BaseException as error:
+                leave_out_this_frame(error)
+                raise
 
-    return __call__
+        return __call__
+
+
+_roots: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of modules that were called from outside of any module."""
+
+
+def _own_call(kind: type) -> Callable[..., Any] | None:
+    """The ``__call__`` that classes of modules define themselves; None where it is that of all modules."""
+    found = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+    return None if found is vars(_Module)["__call__"] else found
+
+
+def _compiled() -> bool:
+    """Whether Dynamo has compiled anything in this process."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(getattr(frames, "FRAME_COUNTER", 0))
 
 
 _nested: dict[int, int] = {}
@@ -85,7 +152,7 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         recorder = session.recorder
         if recorder is None or t0 > recorder.idle_at:
             recorder = session.begin(training=False, at=t0)
-        if recorder is None:
+        if recorder is None or recorder.level == UPDATES:
             return None
         if recorder.is_helper():
             return None  # a replica's thread: part of the forward that waits for it
@@ -93,6 +160,7 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         if machine.waiting:  # inside a dataset or a collate function: part of the fetching
             return None
         grad = torch.is_grad_enabled()
+        _roots.add(type(module))
         if not machine.in_backward:
             machine.begin_forward(t0, id(module))
             recorder.forward_owner = machine
@@ -119,7 +187,7 @@ def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
             recorder.forward_owner = None
             machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
         if recorder.measuring:
-            nested = _NESTED_NS * _count_nested(module)
+            nested = _NESTED_NS * _count_nested(module) if recorder.level == EVERYTHING else 0
             recorder.spent(t1 - nested)
     except Exception as error:
         guard.failed(error)

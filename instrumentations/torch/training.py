@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from grademl_otel.governor import BOUNDARIES, UPDATES
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard, Recorder
@@ -30,7 +31,7 @@ from grademl_otel.tracebacks import leave_out_this_frame
 
 def install(patches: Patches) -> None:
     """Wrap backward, `Optimizer.__init__` and `GradScaler.step`; register the optimizers' hooks."""
-    patches.replace(torch.autograd, "backward", _wrap_backward(torch.autograd.backward))
+    patches.replace(torch.autograd, "backward", _wrap_backward(torch.autograd.backward), BOUNDARIES)
     optimizers = _Optimizers()
     patches.on_restore(register_optimizer_step_pre_hook(optimizers.before).remove)
     patches.on_restore(register_optimizer_step_post_hook(optimizers.after).remove)
@@ -94,6 +95,8 @@ class _Running(threading.local):
     def __init__(self) -> None:
         self.steps: list[tuple[int, int, int]] = []
         """(optimizer, start, backwards that the thread had seen by then), the innermost last."""
+        self.nested = False
+        """The step that ended last was taken for a part of another one."""
 
 
 class _Optimizers:
@@ -149,6 +152,12 @@ class _Optimizers:
             number = id(optimizer)
             while steps and steps[-1][0] == number and steps[-1][2] != machine.backwards:
                 steps.pop()  # that step raised: no `super().step()` has a backward between
+            if recorder.level == UPDATES:
+                if self._running.nested:
+                    steps.clear()  # that was no nested step: the one around it had raised
+                    self._running.nested = False
+                steps.append((number, t0, machine.backwards))
+                return
             steps.append((number, t0, machine.backwards))
             if len(steps) == 1 and not machine.in_backward:
                 machine.begin_optimizer(t0)
@@ -169,8 +178,12 @@ class _Optimizers:
             while steps[-1][0] != number:
                 steps.pop()  # that one raised, and its caller went on
             _, t0, _ = steps.pop()
-            if steps and any(outer[0] == number for outer in steps):
+            self._running.nested = any(outer[0] == number for outer in steps)
+            if self._running.nested:
                 return  # a subclass that calls its parent's step
+            if recorder.level == UPDATES:
+                recorder.updated(number, t1)
+                return
             machine = recorder.here()
             self.watch(optimizer, recorder, machine)
             machine.stepped(number, t0, t1, phase=not steps and not machine.in_backward)
@@ -211,7 +224,10 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
         if machine is not None and machine.optimizer_steps == before:
             # Gradients were not finite. The step is done all the same: its batch is used up.
             now = perf_counter_ns()
-            _guarded(guard, machine.stepped, id(optimizer), now, now, False)
+            if recorder is not None and recorder.level == UPDATES:
+                _guarded(guard, recorder.updated, id(optimizer), now)
+            else:
+                _guarded(guard, machine.stepped, id(optimizer), now, now, False)
         return result
 
     return step

@@ -107,8 +107,8 @@ def test_own_cost_is_measured_now_and_then(recording: Recorder, written: ListWri
         if recording.measuring:
             measured.append(number)
             recording.spent(perf_counter_ns() - 1000)
-        recording.row(number, 1, 0, 10, number, TRAIN, 1, 0, 0)
-    assert measured == [*range(8), 65, 129, 193]
+        recording.row(number, 1, 0, SECOND, number, TRAIN, 1, 0, 0)
+    assert measured == [*range(8), *range(24, 32), 65, 129, 193]
     assert written.totals[marks.ACC_COST_NS] >= 200 * 1000
 
 
@@ -119,7 +119,7 @@ def test_one_interrupted_measurement_does_not_stand_for_other_rows(
     for number in range(129):
         if recording.measuring:
             recording.spent(perf_counter_ns() - (second if number in (3, 65) else 1000))
-        recording.row(number, 1, 0, 10, number, TRAIN, 1, 0, 0)
+        recording.row(number, 1, 0, SECOND, number, TRAIN, 1, 0, 0)
     assert 2 * second < written.totals[marks.ACC_COST_NS] < 3 * second
 
 

@@ -88,6 +88,8 @@ class Recorded:
     ) -> None:
         self.rows.append(Row(serial, t0, t1, step, kind, micro, pass_, samples))
 
+    def pass_made(self, at: int) -> None: ...
+
     def pass_opened(
         self, pass_: int, lane: int, parent: int, kind: int, number: int, at: int, facts: LoaderFacts
     ) -> None:
@@ -555,6 +557,8 @@ def test_a_thread_that_steps_while_another_opens_its_pass_takes_no_number_twice(
     other.machine.optimizer_made(SGD)
 
     class Interrupted(Recorded):
+        def pass_made(self, at: int) -> None: ...
+
         def pass_opened(
             self, pass_: int, lane: int, parent: int, kind: int, number: int, at: int, facts: LoaderFacts
         ) -> None:

@@ -48,7 +48,8 @@ class ListWriter:
         self.running.append((lane, kind))
 
     def close_phase(self, lane: int) -> None:
-        self.running.pop()
+        if self.running:
+            self.running.pop()
 
     def set_accumulators(self, values: array[int]) -> None:
         self.totals = array("q", values)
