@@ -311,13 +311,18 @@ def test_full_disk(what: str, scene: Scene) -> None:
             "GRADEML_EXPORTER": "otlp",
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "TMPDIR": str(scene.folder),
         }
     process = scene.start("return", 6 * STEPS)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, theirs(err)) == (0, "")
     (line,) = ours(err)
-    assert str(full) in line
-    assert "dropped" in line or "lost" in line
+    if "they wait in" in line:  # a spool elsewhere takes the place of one that takes nothing
+        assert what == "spool"
+        assert list((scene.folder / f"grademl-{os.getuid()}").rglob("*.otlp"))
+    else:
+        assert str(full) in line
+        assert "dropped" in line or "lost" in line
 
 
 def test_home_that_is_not_set(scene: Scene) -> None:
