@@ -177,7 +177,6 @@ class Pipeline:
                 return None
             queued = self._queue.popleft()
             self._queued_bytes -= len(queued.request.body)
-            queued.since = time.monotonic()
             self._under_way = queued
             return queued
 
@@ -205,6 +204,8 @@ class Pipeline:
             if not destination.may_send():
                 return list(parts)
             part = parts.popleft()
+            if self._under_way is not None:
+                self._under_way.since = time.monotonic()
             verdict = self._try(destination, part)
             if verdict.outcome == "retry":
                 return [part, *parts]

@@ -92,7 +92,7 @@ class OtlpSink:
 
         # Cumulative values are superseded by the next ones; only the last must not get lost.
         request = metric_request(self._resource, metrics)
-        self.taken = self._pipeline.submit(request, 0, self._ledger, durable=final)
+        self.taken = self._pipeline.submit(request, _METRICS_PRIORITY, self._ledger, durable=final)
 
     def close(self) -> None:
         """The pipeline belongs to all runs."""
@@ -201,6 +201,10 @@ def _open_file(info: marks.RunInfo, resource: Resource, start_unix_ns: int) -> S
     except OSError as error:
         return NoSink(f"nothing is written to {info.store}: {error.strerror}")
     return FileSink(FileStore(folder), resource)
+
+
+_METRICS_PRIORITY = 3
+"""They push no span out of the spool: they tell how many were."""
 
 
 def _priority(span: Span) -> int:

@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     path: Path
     signal: str
     priority: int
-    """0 run, 1 window, 2 detail: the highest number is dropped first."""
+    """0 run, 1 window, 2 detail, 3 metrics: the highest number is dropped first."""
     spans: int
     """Or metrics."""
     written_ns: int

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -147,8 +148,17 @@ def http_receiver(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
+    connections: list[socket.socket] = []
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def get_request(self) -> tuple[socket.socket, Any]:
+            connection, address = super().get_request()
+            connections.append(connection)
+            return connection, address
+
+    server = Server(("127.0.0.1", port), Handler)
     if tls is not None:
         # The handshake belongs to the connection's own thread, and may fail.
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -161,6 +171,9 @@ def http_receiver(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[
     finally:
         server.shutdown()
         server.server_close()
+        for connection in connections:  # its threads would go on serving those
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
