@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from grademl_otel import marks
+from grademl_otel import marks, semconv
 from grademl_otel.ring.reader import Mark, OpenPhase
 
 NOTHING: Final[Mark] = (0, 0, 0, 0, 0, -1, 0, 0)
@@ -23,6 +23,7 @@ _AHEAD_NS: Final = 1_000_000_000
 _MOST_STEPS: Final = 1 << 53
 _NS_PER_STEP: Final = 100
 _THREADS: Final = 1024
+_ROW_KINDS: Final = (0, semconv.FLAG_INCOMPLETE, semconv.FLAG_EVALUATE)
 _SCOPE_KINDS: Final = range(marks.SCOPE_OPEN, marks.SCOPE_BOOL + 1)
 
 
@@ -35,7 +36,9 @@ def believable(mark: Mark, now_ns: int) -> bool:
         return serial > 0 and 0 <= x < _MOST_STEPS and z >= 0
     if kind == marks.SCOPE_DOUBLE and not _finite(mark[6]):
         return False
-    if kind in _SCOPE_KINDS or kind == marks.RUN_INFO:
+    if kind == marks.ROW_CONTEXT:
+        return serial > 0 and x in _ROW_KINDS and 0 <= mark[6] < _MOST_STEPS
+    if kind in _SCOPE_KINDS or kind in (marks.RUN_INFO, marks.ROW_LINK):
         return serial > 0
     return serial >= 0 and x >= -1
 
