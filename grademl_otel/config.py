@@ -46,6 +46,12 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "GRADEML_EXIT_WAIT", "2", "longest time in s that the exit waits until the telemetry is delivered"
     ),
     Variable(
+        "GRADEML_BUDGET",
+        "1",
+        "what recording may cost, in per cent of a training step, 0.01 to 100; above it less is recorded:"
+        " see levels.md",
+    ),
+    Variable(
         "GRADEML_IN_PROCESS",
         "0",
         "1: convert and export in the training process; no relay process is started",
@@ -89,6 +95,8 @@ MAX_EXIT_WAIT_S: Final = 600.0
 _ring_bytes: Final = values.integer(MIN_RING_BYTES, MAX_RING_BYTES, "bytes")
 _spool_bytes: Final = values.integer(1 << 20, 1 << 40, "bytes")
 _exit_wait: Final = values.number(0, MAX_EXIT_WAIT_S, "s")
+DEFAULT_BUDGET: Final = 1.0
+_budget: Final = values.number(0.01, 100, "per cent")
 
 ENDPOINT_VARIABLES: Final = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -113,6 +121,8 @@ class Settings:
     spool_dir: Path
     spool_bytes: int
     exit_wait_s: float
+    budget: float
+    """Per cent of a training step that recording may cost."""
     run_id: str | None
     relay_log: Path | None
     in_process: bool
@@ -132,6 +142,7 @@ class Settings:
             spool_dir=read("GRADEML_SPOOL_DIR", values.folder, _state_folder(read.environ)),
             spool_bytes=read("GRADEML_SPOOL_BYTES", _spool_bytes, DEFAULT_SPOOL_BYTES),
             exit_wait_s=read("GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
+            budget=read("GRADEML_BUDGET", _budget, DEFAULT_BUDGET),
             run_id=read("GRADEML_RUN_ID", _run_id, None),
             relay_log=read("GRADEML_RELAY_LOG", values.file, None),
             in_process=read("GRADEML_IN_PROCESS", values.flag, False),

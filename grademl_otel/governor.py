@@ -12,7 +12,8 @@ level what is measured
 
 The own cost is timed on some rows. At the end of a window, once enough training steps were timed:
 
-* above the budget the level goes down by one;
+* above the budget the level goes down by one; to the lowest, at which little can be told of a run, only from
+  `LAST_RESORT` times the budget on;
 * it goes back up by one when what the level above cost, when it was left, is less than half the budget of the
   steps as they are now: steps must have become at least twice as long;
 * after `MAX_RETURNS` ways back up it only goes down.
@@ -34,6 +35,7 @@ MIN_STEPS: Final = 32
 SAMPLES: Final = 8
 """Timed steps that a decision rests on."""
 MAX_RETURNS: Final = 3
+LAST_RESORT: Final = 3
 STEPS_PER_ROW: Final = 16
 """At the lowest level; windows begin at multiples of it, so that rows of all ranks hold the same steps."""
 
@@ -74,7 +76,9 @@ class Governor:
         if self.level < UPDATES:
             cost = median_low(cost for cost, _ in self._samples)
             if cost > self.budget * step:
-                return self.level < lowest and self._go(self.level + 1, cost, step)
+                deep = self.level + 1 == UPDATES
+                enough = not deep or cost > LAST_RESORT * self.budget * step
+                return enough and self.level < lowest and self._go(self.level + 1, cost, step)
         above = self._left_at.get(self.level - 1)
         if above is not None and self._returns < MAX_RETURNS and 2 * above <= self.budget * step:
             self._returns += 1

@@ -236,6 +236,7 @@ class Session:
         if self._since is not None:
             at, self._since = min(at, self._since), None
         recorder.idle_ns = self._idle_ns
+        recorder.governor.budget = settings.budget / 100
         self._firm, self._alone, self._unnamed_since = named.firm, False, 0
         self._write_info(recorder, info, at)
         writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)

@@ -31,6 +31,7 @@ def test_defaults_with_an_empty_environment(tmp_path: Path, monkeypatch: pytest.
     assert settings.ring_bytes == 2 * 1024 * 1024
     assert settings.spool_dir.parts[-1] == "grademl"
     assert settings.exit_wait_s == 2.0
+    assert settings.budget == 1.0
     assert settings.run_id is None
     assert settings.relay_log is None
     assert settings.in_process is False
@@ -46,6 +47,7 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
             "GRADEML_SPOOL_DIR": str(tmp_path / "spool"),
             "GRADEML_SPOOL_BYTES": "2097152",
             "GRADEML_EXIT_WAIT": "0.5",
+            "GRADEML_BUDGET": "2.5",
             "GRADEML_RUN_ID": "01234567-89ab-cdef-0123-456789ABCDEF",
             "GRADEML_RELAY_LOG": str(tmp_path / "log"),
             "GRADEML_IN_PROCESS": "1",
@@ -59,6 +61,7 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
         spool_dir=tmp_path / "spool",
         spool_bytes=2097152,
         exit_wait_s=0.5,
+        budget=2.5,
         run_id=RUN_ID,
         relay_log=tmp_path / "log",
         in_process=True,
