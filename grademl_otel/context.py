@@ -46,6 +46,8 @@ _TRACES: Final[Mapping[int, str]] = {
     INCOMPLETE: semconv.TRACE_INCOMPLETE_STEP,
 }
 _KINDS: Final[Mapping[int, str]] = {TRAIN: "train", EVALUATION: "evaluate", INCOMPLETE: "incomplete"}
+_MAX_AROUND: Final = 64
+"""Rows that are remembered; few are open at a time, but some never come to be."""
 _LOW_HALF: Final = (1 << 64) - 1
 
 
@@ -120,6 +122,8 @@ class StepContexts:
         self._places: dict[int, _Place] = {}
         self._asked: dict[int, StepSpan] = {}
         """Spans that have ids, by the serials of their rows, which are not over."""
+        self._around: dict[int, SpanContext] = {}
+        """Spans of the user's that were current when a row began that is not over, by the row's serial."""
         self._naming = threading.RLock()  # a signal handler may ask, too
 
     # --- What the recorder says --------------------------------------------------------------------------
@@ -143,6 +147,7 @@ class StepContexts:
                 before = set_span_in_context(INVALID_SPAN, current)  # inherited, or with more of the user's
             else:
                 before = current
+            self._around.pop(serial, None)  # the loop that told this row ended, and another makes it
             place.span = self._span_in(machine, serial, before) if attached else None
             place.attached, place.before = before, before
             if place.span is not None:
@@ -159,6 +164,9 @@ class StepContexts:
             if place is not None and place.span is not None and place.span.serial == serial:
                 place.span.serial = 0
             asked = self._asked.pop(serial, None)
+        around = self._around.pop(serial, None) if self._around else None
+        if around is not None:
+            self._link(serial, around)
         if asked is not None and asked.known is not None:
             asked.serial = 0
             return asked.known.trace_flags.sampled
@@ -218,7 +226,9 @@ class StepContexts:
             outer = around.get_span_context()
             if outer.is_valid:
                 if outer.trace_flags.sampled:
-                    self._link(serial, outer)
+                    if len(self._around) >= _MAX_AROUND:
+                        self._around.clear()
+                    self._around[serial] = outer
                 return None
         if self._recorder is None:
             return None

@@ -213,6 +213,21 @@ def test_a_span_of_the_users_around_the_loop_stays_the_parent_and_is_linked() ->
     assert ids == [(context.trace_id >> 64, context.trace_id & (1 << 64) - 1, context.span_id)]
 
 
+def test_the_first_step_after_the_span_is_not_linked_though_it_was_told_inside() -> None:
+    program = Program()
+    loader, other = program.loader(), program.loader()
+    with program.tracer.start_as_current_span("mine"):
+        program.next(loader)
+        program.forward()
+        program.update()
+        program.stop(loader)
+    program.next(other)
+    program.forward()
+    program.update()
+    program.stop(other)
+    assert [mark.row for mark in program.ring.of_kind(marks.ROW_LINK)] == [1]
+
+
 def test_a_span_that_outlives_its_step_is_neither_ended_nor_replaced() -> None:
     program = Program()
     loader = program.loader()
