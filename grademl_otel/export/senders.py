@@ -9,6 +9,7 @@ serve can be put right, so that what they would have delivered may be tried agai
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -35,6 +36,7 @@ _MAX_ANSWER_BYTES: Final = 64 * 1024
 """As much as is read of an answer; one that means anything is far shorter."""
 _LONGEST_REASON: Final = 120
 _LONGEST_PAUSE_S: Final = 300.0
+_VERBOSITY: Final = "GRPC_VERBOSITY"
 _CHANNEL_OPTIONS: Final = (
     ("grpc.primary_user_agent", _USER_AGENT),
     # The pipeline has pauses of its own; a channel that waits for two minutes would miss the collector's
@@ -109,9 +111,7 @@ class GrpcSender:
     """OTLP over gRPC; the channel connects at the first request and again when it must."""
 
     def __init__(self, settings: OtlpSettings):
-        import grpc
-
-        self._grpc = grpc
+        grpc = self._grpc = _quiet_grpc()
         self._timeout = settings.timeout_s
         self._metadata = tuple(settings.headers.items())
         compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
@@ -233,6 +233,25 @@ class HttpSender:
 def refuses_signal(settings: OtlpSettings, verdict: Verdict) -> bool:
     """Return True when the destination has no place for this signal at all: Jaeger takes no metrics."""
     return settings.signal == METRICS and verdict.outcome == "unsupported"
+
+
+def _quiet_grpc() -> Any:
+    """Return gRPC, its core started with the verbosity that its documents call the default.
+
+    Left to itself it writes a line to stderr for each handshake that fails, in a training process to the
+    user's. It reads the environment once, when the first channel is made, and nothing else sets it.
+    """
+    chosen = os.environ.get(_VERBOSITY)
+    if chosen is None:
+        os.environ[_VERBOSITY] = "ERROR"
+    try:
+        import grpc
+
+        grpc.insecure_channel("localhost:1").close()
+    finally:
+        if chosen is None:
+            os.environ.pop(_VERBOSITY, None)
+    return grpc
 
 
 def _taken(signal: str, answer: bytes) -> Verdict:
