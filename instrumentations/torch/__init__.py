@@ -18,6 +18,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from grademl_otel.config import warn
 from grademl_otel.governor import levels
 from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.late import taking_copies_along
 from grademl_otel.instrumentations.torch.package import instruments
 from grademl_otel.lifecycle import session
 
@@ -63,18 +64,23 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 return
             self._patches = Patches()
             self._patches.on_restore(levels.follow(self._work_at))
-            if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
-                if "torch" in sys.modules:
-                    self._on_torch(sys.modules["torch"])
-                if _STATEFUL in sys.modules:
-                    self._on_torchdata(sys.modules[_STATEFUL])
-                return
-            self._waiting_for_torch = True
-            wrapt.register_post_import_hook(self._on_torch, "torch")
-            wrapt.register_post_import_hook(self._on_torchdata, _STATEFUL)
-            wrapt.register_post_import_hook(_tell_dynamo, "torch._dynamo.trace_rules")
+            with taking_copies_along(self._patches):
+                self._set_hooks()
         except Exception as error:
             warn(f"torch is not recorded: {type(error).__name__}: {error}")
+
+    def _set_hooks(self) -> None:
+        """Set the hooks of what is imported, and have those of the rest set with their import."""
+        if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
+            if "torch" in sys.modules:
+                self._on_torch(sys.modules["torch"])
+            if _STATEFUL in sys.modules:
+                self._on_torchdata(sys.modules[_STATEFUL])
+            return
+        self._waiting_for_torch = True
+        wrapt.register_post_import_hook(self._on_torch, "torch")
+        wrapt.register_post_import_hook(self._on_torchdata, _STATEFUL)
+        wrapt.register_post_import_hook(_tell_dynamo, "torch._dynamo.trace_rules")
 
     def _uninstrument(self, **kwargs: Any) -> None:
         patches, self._patches = self._patches, None

@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import (
 )
 
 from grademl_otel import marks, semconv
+from grademl_otel.config import complain
 from grademl_otel.governor import BOUNDARIES
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, FetchClock
@@ -38,6 +39,10 @@ _FACTS: Final = "_grademl_facts"
 """On an iterator that was made before the run: in a forked child only a backward starts one."""
 _FETCH: Final = marks.phase_kind(semconv.DATA_FETCH)
 _COLLATE: Final = marks.phase_kind(semconv.DATA_COLLATE)
+_LATE_WORKERS: Final = (
+    "the times of loader workers that were started before grademl_otel.instrument() are not recorded; "
+    "call it before the loop begins"
+)
 _DEPTH: Final = 3
 """How deep a batch is looked into for a tensor that tells the number of samples."""
 
@@ -160,6 +165,21 @@ def _facts(loader: Any) -> LoaderFacts:
     )
 
 
+def _late_facts(iterator: Any) -> LoaderFacts:
+    """What an iterator that was there before the hooks says of its loader."""
+    workers = int(iterator._num_workers)
+    if workers:
+        complain([_LATE_WORKERS])
+    return LoaderFacts(
+        loader=_numbers.of(iterator),
+        workers=workers,
+        prefetch=getattr(iterator, "_prefetch_factor", None) if workers else None,
+        batch_size=getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None,
+        persistent=bool(getattr(iterator, "_persistent_workers", False)),
+        in_order=bool(getattr(iterator, "_in_order", True)),
+    )
+
+
 def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: waits for a DataLoader")
 
@@ -211,13 +231,16 @@ def _begin(iterator: Any, guard: Guard, t0: int) -> Stamp | None:
         stamp: Stamp | None = iterator.__dict__.get(STAMP)
         recorder = session.recorder
         if recorder is None:
-            # A loop that goes on after its run has ended is part of the next one.
-            recorder = None if stamp is None else session.begin(training=False, at=t0)
+            # A loop that goes on after its run has ended is part of the next one; one that was there before
+            # the hooks begins one.
+            recorder = session.begin(training=False, at=t0)
             if recorder is None:
                 return None
         if stamp is None:
-            facts = iterator.__dict__.pop(_FACTS, None)
-            return None if facts is None else _stamp(iterator, recorder, facts, t0)
+            if recorder.here().waiting:
+                return None
+            facts = iterator.__dict__.pop(_FACTS, None) or _late_facts(iterator)
+            return _stamp(iterator, recorder, facts, t0)
         if stamp.recorder is not recorder:
             facts = stamp.pass_.facts
             return None if facts is None else _stamp(iterator, recorder, facts, t0)

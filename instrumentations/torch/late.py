@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was there before the hooks were set: copies of hooked functions in modules that are imported already.
+
+A program that is instrumented from its start copies the wrappers (``from torch import save``); one that calls
+`grademl_otel.instrument()` late, as a notebook does, has copied the originals. Copies elsewhere, in a closure
+or an attribute of an object, are not found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Final
+
+from grademl_otel.instrumentations.patches import Patches
+
+_HOOKED: Final = (("torch.autograd", "backward"), ("torch", "save"), ("torch", "load"))
+
+
+@contextmanager
+def taking_copies_along(patches: Patches) -> Iterator[None]:
+    """Replace the copies of what the block replaces, in all modules but torch's own."""
+    before = []
+    for path, name in _HOOKED:
+        owner = sys.modules.get(path)
+        former = getattr(owner, name, None)
+        if former is not None:
+            before.append((owner, name, former))
+    yield
+    wrappers = {id(former): getattr(owner, name) for owner, name, former in before}
+    if not wrappers:
+        return  # the usual case: torch is yet to be imported
+    for path, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType) or path.partition(".")[0] == "torch":
+            continue
+        for name, value in list(vars(module).items()):
+            wrapper = wrappers.get(id(value))
+            if wrapper is not None and wrapper is not value:
+                patches.replace(module, name, wrapper)
