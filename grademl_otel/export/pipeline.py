@@ -36,6 +36,7 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
 STALLED_S: Final = 1.0
 """What has waited for so long, under way or for its turn, is put into the spool: a container may die."""
 _OTHER_RESENDS_S: Final = 5.0
+_PATIENCE: Final = 3
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +72,7 @@ class Pipeline:
         """Signals of which the spool holds requests; of all, before it was looked at."""
         self._resend_at = 0.0
         self._failed: Counter[str] = Counter()
-        """Spool files that did not get through, by name: others go first the next time."""
+        """How often a spool file did not get through since another one did, by name."""
         self._owners: dict[str, Ledger] = {}
         """Whose spans a spool file holds, by name; those of other processes are not in it."""
         self._last_ticket = 0
@@ -241,8 +242,8 @@ class Pipeline:
                 self._backlog.update(self._destinations)
                 self._resend_at = time.monotonic() + _OTHER_RESENDS_S
                 return
-            # One that a collector chokes on again and again must not keep the others.
-            for entry in sorted(entries, key=lambda entry: self._failed[entry.path.name]):
+            # The oldest first; but one that a collector chokes on again and again must not keep the others.
+            for entry in sorted(entries, key=lambda entry: self._failed[entry.path.name] // _PATIENCE):
                 if self._closed or self._queue:
                     self._backlog.update(self._destinations)
                     return
@@ -260,6 +261,8 @@ class Pipeline:
         rest = self._send(destination, request, ledger)
         if rest:
             self._failed[entry.path.name] += 1
+        else:
+            self._failed.clear()
         self._replace(entry, rest, ledger)
 
     # --- The spool --------------------------------------------------------------------------------------
@@ -293,7 +296,6 @@ class Pipeline:
                 self._lost_without_spool(request, ledger)
         self._spool.remove(entry)
         self._owners.pop(entry.path.name, None)
-        self._failed.pop(entry.path.name, None)
 
     def _spool_request(
         self, request: Request, priority: int, ledger: Ledger, written_ns: int | None = None

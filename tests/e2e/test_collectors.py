@@ -162,7 +162,7 @@ def spooled(scene: Scene) -> list[str]:
 
 
 def spooled_requests(scene: Scene, signal: str = "traces") -> list[bytes]:
-    """Bodies of the requests in the spool, in the order in which they will be sent."""
+    """Bodies of the requests in the spool, the oldest first."""
     folders = (scene.folder / "spool", *(scene.folder / "tmp").glob("grademl-*/spool"))
     paths = [path for folder in folders for path in folder.glob(f"otlp-*/*-{signal}-*.otlp")]
     return [path.read_bytes()[4:] for path in sorted(paths, key=lambda path: path.name)]
@@ -300,30 +300,30 @@ def bodies(receiver: Receiver) -> list[bytes]:
     return [request.SerializeToString(deterministic=True) for request in receiver.traces]
 
 
-def in_order(requests: list[bytes]) -> list[bytes]:
+def rewritten(requests: list[bytes]) -> list[bytes]:
     """Requests as `bodies` writes them."""
     parsed = (ExportTraceServiceRequest.FromString(body) for body in requests)
     return [request.SerializeToString(deterministic=True) for request in parsed]
 
 
-def test_same_relay_resends_in_order_and_once(away: Scene) -> None:
+def test_same_relay_resends_once(away: Scene) -> None:
     kept = spooled_requests(away)
     assert len(kept) >= 3  # detail, windows and the run travel apart
     with http_receiver(port_of(away)) as receiver:
         until(lambda: not spooled_requests(away) and not spooled_requests(away, "metrics"))
-    assert bodies(receiver) == in_order(kept)
+    assert sorted(bodies(receiver)) == sorted(rewritten(kept))
     assert receiver.metrics  # the last ones, which hold all others
 
 
 def test_relay_of_the_next_run_resends(away: Scene) -> None:
     first = {span.span_id for span in away.spans()}
-    kept = in_order(spooled_requests(away))
+    kept = rewritten(spooled_requests(away))
     away.kill_relay()
     with http_receiver(port_of(away)) as receiver:
         code, err = train(away)
         assert (code, ours(err)) == (0, [])
         until(lambda: not spooled_requests(away))
-    assert [body for body in bodies(receiver) if body in kept] == kept
+    assert sorted(body for body in bodies(receiver) if body in kept) == sorted(kept)
     assert len(receiver.span_ids) == len(set(receiver.span_ids))
     assert {span_id.hex() for span_id in receiver.span_ids} == {span.span_id for span in away.spans()} > first
 
@@ -376,7 +376,7 @@ def test_what_is_sent_again_because_no_verdict_was_heard_is_the_same_to_the_byte
 
 def test_relay_that_is_killed_while_it_resends_repeats_one_request_at_most(away: Scene) -> None:
     recorded = {span.span_id for span in away.spans()}
-    kept = in_order(spooled_requests(away))
+    kept = rewritten(spooled_requests(away))
     with http_receiver(port_of(away)) as receiver:
         held = threading.Event()
 
