@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from grademl_otel.config import Settings
-from grademl_otel.digest import destination_digest
+from grademl_otel.digest import SETTINGS_DIGITS, destination_digest
 from grademl_otel.relay.launch import elect, ensure_relay, lock_path, relay_environment, retire
 from grademl_otel.ring.writer import RingWriter
 
@@ -160,17 +161,93 @@ def test_ring_without_owner_is_adopted(place: Workplace) -> None:
     assert {run["attributes"]["grademl.ended"] for run in place.named("run")} == {"killed", "exit"}
 
 
-def test_garbage_in_the_ring_folder_stops_nobody(place: Workplace) -> None:
+def test_what_is_planted_in_the_ring_folder_stops_nobody(place: Workplace) -> None:
+    """For a ring, a pointer, a lock, the wake-up socket: nothing of it is touched or waited for."""
     place.rings.mkdir(parents=True, mode=0o700)
-    os.chmod(place.rings, 0o700)
     digest = destination_digest(place.environment())
-    (place.rings / f"{digest}-0000000000000000.ring").write_bytes(os.urandom(100_000))
-    (place.rings / f"{digest}-1111111111111111.ring").symlink_to("/dev/zero")
-    (place.rings / f"{digest}-2222222222222222.ring").mkdir()
-    (place.rings / "notes.txt").write_text("x")
+    mine = place.folder / "mine.txt"
+    mine.write_text("the user's own")
+    ring = (place.rings / f"{digest}-{number:016x}.ring" for number in range(100))
+    pointer = (place.rings / f"{digest}-{number:016x}.memfd" for number in range(100, 200))
+    next(ring).write_bytes(os.urandom(100_000))
+    next(ring).symlink_to("/dev/zero")
+    next(ring).symlink_to(mine)
+    next(ring).mkdir()
+    os.mkfifo(next(ring))
+    next(ring).hardlink_to(mine)
+    with open(next(ring), "wb") as sparse:
+        sparse.truncate(1 << 40)
+    if os.getuid() == 0:
+        os.mknod(next(ring), 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+    terminal, other_end = os.openpty()
+    unsealed = os.memfd_create("unsealed")
+    os.ftruncate(unsealed, 1 << 20)
+    with open(mine, "r+") as file:
+        for descriptor in (0, file.fileno(), terminal, unsealed):
+            status = os.fstat(descriptor)
+            text = f"{os.getpid()} {descriptor} {status.st_dev} {status.st_ino}"
+            next(pointer).symlink_to(text)
+        next(pointer).symlink_to(mine)
+        next(pointer).symlink_to("-1 0 0 0")
+        next(pointer).write_text("1 0 0 0")
+        (place.rings / f"relay-{digest}.wake").mkdir()
+        (place.rings / f"{digest}-{0:016x}.lock").symlink_to(mine)
 
-    assert place.train("relay", "20", "close")[1]["delivered"]
+        assert place.train("relay", "20", "close")[1]["delivered"]
+        check_whole_run(place, 20, "exit")
+        until(lambda: place.log.read_text().count("left alone") >= 12)
+    assert mine.read_text() == "the user's own"
+    assert os.pread(unsealed, 8, 0) == bytes(8)
+    for descriptor in (terminal, other_end, unsealed):
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("planted", ["link", "folder"])
+def test_planted_lock_of_the_relay(place: Workplace, planted: str) -> None:
+    """No relay can be elected then; the process does without, and says so in one line."""
+    place.rings.mkdir(parents=True, mode=0o700)
+    mine = place.folder / "mine.txt"
+    mine.write_text("the user's own")
+    lock = lock_path(place.rings, destination_digest(place.environment()))
+    lock.symlink_to(mine) if planted == "link" else lock.mkdir()
+    status, said, err = place.train("relay", "20", "close")
+    assert (status, said) == (0, {"delivered": True, "mode": "in-process"})
+    assert err.startswith("grademl: no relay process")
+    assert err.count("\n") == 1
     check_whole_run(place, 20, "exit")
+    assert mine.read_text() == "the user's own"
+
+
+def test_ring_left_in_other_namespaces_is_adopted(place: Workplace) -> None:
+    """A container that is gone left a ring; one with the same settings and another namespace tells it."""
+    place.train("relay", "20", "kill")
+    place.stop_relays()
+    digest = destination_digest(place.environment())
+    foreign = digest[:SETTINGS_DIGITS] + "0" * (len(digest) - SETTINGS_DIGITS)
+    elsewhere = "f" * SETTINGS_DIGITS + digest[SETTINGS_DIGITS:]
+    (ring,) = place.rings.glob(f"{digest}-*.ring")
+    data = ring.read_bytes()
+    ring.unlink()
+    for other in (foreign, elsewhere):
+        path = place.rings / f"{other}-0000000000000000.ring"
+        path.touch(0o600)
+        path.write_bytes(data.replace(digest.encode(), other.encode()))
+
+    # While the relay of that namespace serves, it is left to that one.
+    lock = elect(place.rings, foreign)
+    assert lock is not None
+    place.train("relay", "5", "close")
+    assert len(place.named("run")) == 1
+    place.stop_relays()
+    retire(place.rings, foreign, lock)
+
+    place.train("relay", "5", "close")
+    until(lambda: len(place.named("run")) == 3)
+    (recovered,) = (run for run in place.named("run") if "grademl.recovered" in run["attributes"])
+    assert recovered["attributes"]["grademl.ended"] == "killed"
+    until(lambda: not list(place.rings.glob(f"{foreign}*")))
+    # Never a ring of other settings: its destination may be another's.
+    assert [path.name for path in place.rings.glob("*.ring")] == [f"{elsewhere}-0000000000000000.ring"]
 
 
 def test_relay_that_leaves_removes_what_nobody_delivered_for_a_day(place: Workplace) -> None:
@@ -330,7 +407,8 @@ def test_module_of_the_working_folder_is_not_imported_by_the_relay(place: Workpl
     os.chmod(place.rings, 0o700)
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom grademl_otel.relay.launch import ensure_relay\n"
-        f"os.chdir({str(bad)!r})\nensure_relay(Path({str(place.rings)!r}), '0123456789abcdef01234567', os.environ)\n"
+        f"os.chdir({str(bad)!r})\n"
+        f"ensure_relay(Path({str(place.rings)!r}), '0123456789abcdef01234567', os.environ)\n"
     )
     subprocess.run([sys.executable, "-c", script], env=environ, check=True, cwd=REPOSITORY)
 
