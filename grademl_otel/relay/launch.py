@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.digest import DIGEST_LENGTH
+from grademl_otel.ring.layout import LOCK_SUFFIX, WAKE_SUFFIX
 from grademl_otel.ring.place import remove
 
 _FOLDER: Final = Path(__file__).resolve().parent
@@ -37,12 +38,12 @@ class RelayUnavailable(Exception):
 
 def lock_path(folder: Path, digest: str) -> Path:
     """Return the file whose ``flock`` makes a process the relay of ``digest`` in ``folder``."""
-    return folder / f"relay-{_checked(digest)}.lock"
+    return folder / f"relay-{_checked(digest)}{LOCK_SUFFIX}"
 
 
 def wake_path(folder: Path, digest: str) -> Path:
     """Return the datagram socket by which a relay is woken before its next poll."""
-    return folder / f"relay-{_checked(digest)}.wake"
+    return folder / f"relay-{_checked(digest)}{WAKE_SUFFIX}"
 
 
 def elect(folder: Path, digest: str) -> int | None:

@@ -167,7 +167,9 @@ class Relay:
         recovered = reader.owner_unlocked()
         reader.attend(now)
         _log.info("attached to %s of process %d%s", path.name, reader.pid, ", gone" if recovered else "")
-        pump = Pump(reader, self._sinks.open, recovered=recovered)
+        pump = Pump(
+            reader, self._sinks.open, metrics_every_ns=self._sinks.metrics_every_ns, recovered=recovered
+        )
         self._rings[path] = _Served(pump, mirror, foreign)
         return True
 

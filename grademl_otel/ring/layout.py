@@ -33,6 +33,8 @@ POINTER_SUFFIX: Final = ".memfd"
 NASCENT_SUFFIX: Final = ".new"
 """Of a ring whose header is not written yet."""
 LOCK_SUFFIX: Final = ".lock"
+WAKE_SUFFIX: Final = ".wake"
+"""Of the socket on which a relay is woken; its lock has the same stem."""
 
 IDENTITY: Final = Struct("<8sIIQQQQ24sQqq")
 """magic, version, pid, slots, bytes of strings, pid namespace, IPC namespace, digest, clock (see

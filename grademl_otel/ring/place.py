@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.ring.layout import LOCK_SUFFIX, NASCENT_SUFFIX, POINTER_SUFFIX, SUFFIX
+from grademl_otel.ring.layout import LOCK_SUFFIX, NASCENT_SUFFIX, POINTER_SUFFIX, SUFFIX, WAKE_SUFFIX
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _FREE_FACTOR: Final = 16
@@ -214,22 +214,45 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 def remove_forgotten(folder: Path, older_than_s: float) -> list[Path]:
     """Remove and return the rings in ``folder`` whose process is gone and that nobody took in all the time.
 
-    They are of destinations that nothing is sent to any more, or damaged.
+    They are of destinations that nothing is sent to any more, of another version, or damaged. The locks of
+    processes and relays that were killed go, too.
     """
     removed = []
-    for path in (
-        each for suffix in (SUFFIX, POINTER_SUFFIX, NASCENT_SUFFIX) for each in folder.glob(f"*{suffix}")
-    ):
-        lock = path.with_suffix(LOCK_SUFFIX)
-        try:
+    for suffix in (SUFFIX, POINTER_SUFFIX, NASCENT_SUFFIX):
+        for path in folder.glob(f"*{suffix}"):
             # The age first: a process' own lock must not be opened.
-            if time.time() - path.lstat().st_mtime > older_than_s and is_unlocked(lock):
-                path.unlink(missing_ok=True)
-                lock.unlink(missing_ok=True)
+            if _is_older(path, older_than_s) and is_unlocked(path.with_suffix(LOCK_SUFFIX)):
+                remove(path)
                 removed.append(path)
-        except OSError:
-            continue  # another relay was quicker
+    for lock in folder.glob(f"*{LOCK_SUFFIX}"):
+        if _is_older(lock, older_than_s):
+            _remove_free_lock(lock)
     return removed
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > seconds
+    except OSError:  # another relay was quicker
+        return False
+
+
+def _remove_free_lock(path: Path) -> None:
+    """Remove a lock that neither a process (`create_locked`) nor a relay (``flock``) holds."""
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return
+    try:
+        # Both at once, and held until the name is gone: a relay that starts now finds it taken, or anew.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove(path)
+        remove(path.with_suffix(WAKE_SUFFIX))
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def create_private(path: Path) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -22,7 +23,9 @@ from hypothesis import strategies as st
 from grademl_otel import marks
 from grademl_otel.config import Settings
 from grademl_otel.ring import layout
+from grademl_otel.ring import mirror as ringmirror
 from grademl_otel.ring import place as ringplace
+from grademl_otel.ring.mirror import Mirror
 from grademl_otel.ring.reader import OpenPhase
 from grademl_otel.ring.writer import RingCorrupt, RingReader, RingUnavailable, RingWriter
 
@@ -294,6 +297,121 @@ def test_ring_in_memory(tmp_path: Path) -> None:
     assert [mark[4] for mark in ring.reader().read(5)] == [4]
 
 
+# --- Rings without a name ---------------------------------------------------------------------------------
+
+sealed_memory = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd")
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RingWriter]:
+    monkeypatch.setattr(ringplace, "SHARED_MEMORY", tmp_path)
+    ring = RingWriter.create(Settings.from_env({"GRADEML_RING_BYTES": str(RING_BYTES)}))
+    yield ring
+    ring.close(unlink=True)
+
+
+@sealed_memory
+def test_ring_without_a_name_is_found_by_its_pointer(sealed: RingWriter) -> None:
+    assert sealed.path is not None
+    assert sealed.path.suffix == layout.POINTER_SUFFIX
+    number(sealed, 4)
+    opened = RingReader.open(sealed.path)
+    assert [mark[4] for mark in opened.read(5)] == [4]
+    opened.acknowledge(1)
+    assert sealed.acked == 1
+    pid, descriptor, *_ = os.readlink(sealed.path).split()
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.truncate(f"/proc/{pid}/fd/{descriptor}", size)
+    opened.close()
+    sealed.close(unlink=True)
+    assert list(sealed.path.parent.iterdir()) == []
+
+
+@sealed_memory
+def test_inherited_descriptor_outlives_the_owner(sealed: RingWriter) -> None:
+    assert sealed.path is not None
+    assert sealed.descriptor is not None
+    number(sealed, 4)
+    inherited = os.dup(sealed.descriptor)
+    sealed.close(unlink=False)
+    with pytest.raises((FileNotFoundError, PermissionError)):
+        RingReader.open(sealed.path)
+    opened = RingReader.open(sealed.path, inherited)
+    assert [mark[4] for mark in opened.read(5)] == [4]
+    opened.close()
+    os.close(inherited)
+    for path in sealed.path.parent.iterdir():
+        path.unlink()
+
+
+@sealed_memory
+def test_pointer_and_lock_are_made_anew(sealed: RingWriter) -> None:
+    assert sealed.path is not None
+    folder = sealed.path.parent
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert sealed.keep_reachable()
+    assert {path.suffix for path in folder.iterdir()} == {layout.POINTER_SUFFIX, layout.LOCK_SUFFIX}
+    RingReader.open(sealed.path).close()
+
+
+@sealed_memory
+def test_copy_follows_the_ring(sealed: RingWriter) -> None:
+    """Round the ring several times, with laps: what the copy tells is what the reader was told of late."""
+    assert sealed.path is not None
+    reader = sealed.reader()
+    copy = sealed.path.with_suffix(layout.SUFFIX)
+    mirror = Mirror(copy)
+    written = 0
+    for burst in (1, 10, SLOTS // 2, 5, SLOTS, 3 * SLOTS, SLOTS - 1, 7):
+        for _ in range(burst):
+            number(sealed, written)
+            written += 1
+        sealed.intern(f"burst of {burst}")
+        seen = []
+        while marks_read := reader.read(100):
+            seen += [mark[4] for mark in marks_read]
+        mirror.update(reader)
+        again = RingReader.open(copy)
+        told = []
+        while marks_read := again.read(10 * SLOTS, final=True):
+            told += [mark[4] for mark in marks_read]
+        again.read(1)
+        latest = min(len(seen), SLOTS * 3 // 4)  # a reader that was lapped leaves out the oldest
+        assert told[-latest:] == seen[-latest:]
+        assert told[-1] == written - 1
+        assert again.strings == reader.strings
+        assert again.accumulators() == reader.accumulators()
+        again.close()
+    mirror.remove()
+    assert not copy.exists()
+
+
+@sealed_memory
+def test_no_room_for_a_copy(sealed: RingWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sealed.path is not None
+    monkeypatch.setattr(ringmirror, "has_room", lambda folder, size: False)
+    mirror = Mirror(sealed.path.with_suffix(layout.SUFFIX))
+    for _ in range(2):
+        mirror.update(sealed.reader())
+    assert {path.suffix for path in sealed.path.parent.iterdir()} == {
+        layout.POINTER_SUFFIX,
+        layout.LOCK_SUFFIX,
+    }
+
+
+@sealed_memory
+def test_ring_that_no_relay_has_seen_is_left_as_a_file(sealed: RingWriter) -> None:
+    assert sealed.path is not None
+    number(sealed, 9)
+    sealed.leave_copy()
+    left = RingReader.open(sealed.path.with_suffix(layout.SUFFIX))
+    assert [mark[4] for mark in left.read(5)] == [9]
+    left.close()
+
+
 # --- Places -----------------------------------------------------------------------------------------------
 
 
@@ -504,20 +622,29 @@ def test_only_old_rings_of_dead_processes_are_forgotten(tmp_path: Path) -> None:
 
     old, new = leave("old", 2000), leave("new", 500)
     half = leave("half", 2000).rename(tmp_path / "half.new")
-    relay_lock = tmp_path / "relay-0.lock"
-    relay_lock.touch()
-    os.utime(relay_lock, (0, 0))
+    pointer = leave("pointer", 2000)
+    pointer.unlink()
+    pointer = pointer.with_suffix(".memfd")
+    pointer.symlink_to("1 2 3 4")
+    os.utime(pointer, (0, 0), follow_symlinks=False)
     living = leave("living", 2000)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(living.with_suffix(".lock"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    assert set(ringplace.remove_forgotten(tmp_path, 1000)) == {old, half}
+    held, free = tmp_path / "relay-held.lock", tmp_path / "relay-free.lock"
+    for lock in (held, free):
+        lock.touch()
+        os.utime(lock, (0, 0))
+    free.with_suffix(".wake").touch()
+    with open(held) as relay:
+        fcntl.flock(relay, fcntl.LOCK_EX)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(living.with_suffix(".lock"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert set(ringplace.remove_forgotten(tmp_path, 1000)) == {old, half, pointer}
     assert {path.name for path in tmp_path.iterdir()} == {
-        new.name, "new.lock", living.name, "living.lock", "relay-0.lock",
+        new.name, "new.lock", living.name, "living.lock", "relay-held.lock",
     }  # fmt: skip
     holder.communicate()
     assert ringplace.remove_forgotten(tmp_path, 1000) == [living]
