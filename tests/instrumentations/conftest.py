@@ -37,6 +37,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
         if name.startswith(("OTEL_", "GRADEML_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("GRADEML_EXPORTER", "file")
+    monkeypatch.setenv("GRADEML_BUDGET", "100")
     gc.collect()  # optimizers of earlier tests
     made = Recording()
 

@@ -45,6 +45,7 @@ class Workplace:
             "GRADEML_STORE": str(self.store),
             "GRADEML_SPOOL_DIR": str(self.folder / "spool"),
             "GRADEML_RELAY_LOG": str(self.log),
+            "GRADEML_BUDGET": "100",
             **self.environ,
         }
 

@@ -31,6 +31,7 @@ def clean_environ(folder: Path, settings: Mapping[str, str] | None = None) -> di
     """The environment without the caller's telemetry settings; what we write goes below `folder`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "GRADEML_", "PYTHON"))}
     ours = {"GRADEML_STORE": str(folder / "runs"), "GRADEML_SPOOL_DIR": str(folder / "spool")}
+    ours["GRADEML_BUDGET"] = "100"  # what is recorded does not depend on how busy the machine is
     # Threads that wait for each other make a small network many times slower where the cores are busy.
     kept["OMP_NUM_THREADS"] = "1"
     return {**kept, **ours, **(settings or {})}
