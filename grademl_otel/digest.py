@@ -32,6 +32,7 @@ _NAMES: Final = frozenset(
     {
         "OTEL_TRACES_EXPORTER",
         "OTEL_METRICS_EXPORTER",
+        "OTEL_METRIC_EXPORT_INTERVAL",
         "GRADEML_SPOOL_DIR",
         "GRADEML_SPOOL_BYTES",
         "GRADEML_RELAY_LOG",

@@ -34,7 +34,7 @@ class InProcessWorker:
         self._sinks = Sinks(settings, os.environ)
         self._provider = provider
         self._owner = os.getpid()
-        self._pump = Pump(writer.reader(), self._open_sinks, _HOLD_NS)
+        self._pump = Pump(writer.reader(), self._open_sinks, _HOLD_NS, self._sinks.metrics_every_ns)
         self._woken = threading.Event()
         self._closing = False
         self._delivered = False

@@ -15,12 +15,12 @@ from grademl_otel.convert.converter import Converter, How
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Metric, Span
 from grademl_otel.convert.totals import metrics_of
+from grademl_otel.export.interval import DEFAULT_METRICS_EVERY_NS
 from grademl_otel.export.ledger import Counts
 from grademl_otel.plausible import NOTHING, believable, believable_phases, believable_totals
 from grademl_otel.ring.layout import PROGRESS_BYTES
 from grademl_otel.ring.reader import Mark, RingReader
 
-METRICS_EVERY_NS: Final = 10_000_000_000
 MAX_HELD_SPANS: Final = 512
 
 
@@ -60,11 +60,18 @@ OpenSinks = Callable[[marks.RunInfo, int], list[Sink]]
 class Pump:
     """Serves one ring from its first mark to its last.
 
-    ``hold_ns`` is how long finished spans may wait for others to travel with; ``recovered`` says that the
-    process was gone before anybody served its ring here.
+    ``hold_ns`` is how long finished spans may wait for others to travel with, ``metrics_every_ns`` how often
+    metrics are sent; ``recovered`` says that the process was gone before anybody served its ring here.
     """
 
-    def __init__(self, reader: RingReader, open_sinks: OpenSinks, hold_ns: int = 0, recovered: bool = False):
+    def __init__(
+        self,
+        reader: RingReader,
+        open_sinks: OpenSinks,
+        hold_ns: int = 0,
+        metrics_every_ns: int = DEFAULT_METRICS_EVERY_NS,
+        recovered: bool = False,
+    ):
         self.reader = reader
         self._open_sinks = open_sinks
         self._sinks: list[Sink] | None = None
@@ -80,6 +87,7 @@ class Pump:
         self._problem = ""
         self._held: list[Span] = []
         self._held_since = 0
+        self._metrics_every_ns = metrics_every_ns
         self._metrics_at = time.perf_counter_ns()
         self._last_metrics_sent = False
         self.finished = False
@@ -94,7 +102,7 @@ class Pump:
         self._hold(self._converter.flush(now_ns, self.reader.open_phases()))
         if self._held and (now_ns - self._held_since >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS):
             self._hand_on()
-        if now_ns - self._metrics_at >= METRICS_EVERY_NS:
+        if now_ns - self._metrics_at >= self._metrics_every_ns:
             self._metrics_at = now_ns
             self._send_metrics(final=False)
         self.acknowledge()

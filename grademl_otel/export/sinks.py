@@ -11,6 +11,7 @@ from grademl_otel import marks, semconv
 from grademl_otel.config import FILE, OTLP, Settings
 from grademl_otel.convert.spans import Metric, Resource, Span
 from grademl_otel.export.filestore import METRICS, TRACES, FileStore, run_folder
+from grademl_otel.export.interval import metrics_every_ns
 from grademl_otel.export.ledger import Counts, Ledger
 from grademl_otel.export.otlpjson import metric_line, trace_line
 from grademl_otel.pump import Sink
@@ -161,6 +162,7 @@ class Sinks:
         self._settings = settings
         self._environ = environ
         self._pipeline: Pipeline | None = None
+        self.metrics_every_ns = metrics_every_ns(environ)
 
     def open(self, info: marks.RunInfo, start_unix_ns: int) -> list[Sink]:
         """Return the sinks that ``info`` names."""
