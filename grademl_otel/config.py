@@ -94,6 +94,7 @@ DEFAULT_EXIT_WAIT_S: Final = 2.0
 MAX_EXIT_WAIT_S: Final = 600.0
 _ring_bytes: Final = values.integer(MIN_RING_BYTES, MAX_RING_BYTES, "bytes")
 _spool_bytes: Final = values.integer(1 << 20, 1 << 40, "bytes")
+_otlp_timeout: Final = values.number(0.001, 1e6, "s")
 _exit_wait: Final = values.number(0, MAX_EXIT_WAIT_S, "s")
 DEFAULT_BUDGET: Final = 1.0
 _budget: Final = values.number(0.01, 100, "per cent")
@@ -282,7 +283,7 @@ class _Reader:
 
     def __init__(self, environ: Mapping[str, str]):
         self.environ = environ
-        self._complaints: list[str] = []
+        self.faults: list[str] = []
 
     def __call__(self, name: str, parse: Callable[[str], T], default: T) -> T:
         text = self.environ.get(name, "").strip()
@@ -291,13 +292,31 @@ class _Reader:
         try:
             return parse(text)
         except ValueError as error:
-            self._complaints.append(f"{name}={values.shown(text)}: {error}; the default is used")
+            self.faults.append(f"{name}={values.shown(text)}: {error}; the default is used")
             return default
 
     def complaints(self) -> tuple[str, ...]:
         """All complaints, those about names that are none of ours at last."""
         self("GRADEML_RELAY", values.flag, False)
-        return (*self._complaints, *_unknown_names(self.environ))
+        return (*self.faults, *_unknown_names(self.environ))
+
+
+def otlp_complaints(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What is wrong with OTLP settings that are then left out; for where no SDK has read and told them.
+
+    A protocol or an endpoint that cannot be followed is none of these: nothing is sent, which the end tells.
+    """
+    read = _Reader(environ)
+    complaints = []
+    for signal in ("", "TRACES_", "METRICS_"):
+        prefix = f"OTEL_EXPORTER_OTLP_{signal}"
+        read(f"{prefix}TIMEOUT", _otlp_timeout, None)
+        read(f"{prefix}COMPRESSION", _compression, None)
+        pairs = environ.get(f"{prefix}HEADERS", "").split(",")
+        if any(pair.strip() and not pair.partition("=")[2].strip() for pair in pairs):
+            # The value may be a secret.
+            complaints.append(f"{prefix}HEADERS: expected name=value, comma between; the rest is left out")
+    return (*read.faults, *complaints)
 
 
 def _unknown_names(environ: Mapping[str, str]) -> Iterator[str]:
@@ -327,6 +346,12 @@ def _exporters(text: str) -> tuple[str, ...]:
     if not names or names - {FILE, OTLP, NONE} or (NONE in names and len(names) > 1):
         raise ValueError("expected file, otlp, file,otlp or none")
     return tuple(name for name in (FILE, OTLP) if name in names)
+
+
+def _compression(text: str) -> str:
+    if text.lower() not in {"gzip", "deflate", "none"}:
+        raise ValueError("expected gzip or none")
+    return text
 
 
 def _run_id(text: str) -> str:

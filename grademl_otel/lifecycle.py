@@ -28,12 +28,14 @@ from typing import Any, Final
 from grademl_otel import marks, semconv
 from grademl_otel.agreement import group_exists
 from grademl_otel.config import (
+    OTLP,
     Destination,
     Settings,
     complain,
     configuration_file,
     decide_destination,
     disabled,
+    otlp_complaints,
     warn,
 )
 from grademl_otel.family import Member
@@ -222,6 +224,9 @@ class Session:
             if configuration_file(os.environ) and place_from_environment(os.environ).rank == 0:
                 warn("nothing is recorded: OTEL_CONFIG_FILE sets no span processor up; see GRADEML_EXPORTER")
             return None
+        if provider is None and OTLP in destination.exporters:
+            complaints = (*settings.complaints, *otlp_complaints(os.environ))
+            settings = self._settings = replace(settings, complaints=complaints)
         named = self._name(settings)
         writer, transport = self._open_ring(settings, destination, provider)
         info = describe_run(named, settings, destination, provider, self.framework)
@@ -238,6 +243,7 @@ class Session:
         recorder.idle_ns = self._idle_ns
         recorder.governor.budget = settings.budget / 100
         self._firm, self._alone, self._unnamed_since = named.firm, False, 0
+        recorder.unnamed = not named.firm
         self._write_info(recorder, info, at)
         writer.write(marks.SCOPE_OPEN, lane, at, at, RUN_SCOPE, 0, _RUN, -1)
         for kind, t0, t1, own in self._early:
@@ -284,6 +290,7 @@ class Session:
         if not (named.firm or at_the_end or too_long):
             return
         self._firm, self._alone = True, not named.firm
+        recorder.unnamed = False
         self.info = renamed(self.info, named)
         self._write_info(recorder, self.info, now)
         self._tell_start(recorder, self.info, named)
