@@ -156,6 +156,8 @@ class Recorder:
         self._learning_until = 0
         self._tallies: dict[StepMachine, Tally] = {}
         levels.set(EVERYTHING)
+        self.unnamed = False
+        """The run's name is not firm: the keeper is called after each row."""
         self.idle_ns = NEVER
         self.idle_at = NEVER
         """An event that begins later may be another run's: `idle_ns` after the last row."""
@@ -191,8 +193,7 @@ class Recorder:
         for index, (former, machine) in enumerate(self._machines):
             if not former.is_alive():
                 # A program that makes a thread for each request has few lanes, not one for each.
-                if (tally := self._tallies.pop(machine, None)) is not None:
-                    self._close_tally(machine, tally)
+                self._end_tally(machine)
                 machine.finish()
                 self._machines[index] = thread, machine
                 return machine
@@ -221,9 +222,7 @@ class Recorder:
         """Close all rows and passes of all threads and publish the totals."""
         for _, machine in self._machines:
             try:
-                tally = self._tallies.get(machine)
-                if tally is not None:
-                    self._close_tally(machine, tally)
+                self._end_tally(machine)
                 machine.finish()
             except Exception:  # a daemon thread still trains with it
                 self.lost()
@@ -282,6 +281,7 @@ class Recorder:
 
     def pause(self) -> None:
         """End the rows that are done: what comes next may be long in coming."""
+        self._see_rows(perf_counter_ns())
         for _, machine in list(self._machines):
             machine.pause()
 
@@ -375,7 +375,7 @@ class Recorder:
     def _publish(self, now: int) -> None:
         self.idle_at = now + self.idle_ns
         self._writer.set_accumulators(self._acc)
-        if now - self._ticked > _TICK_NS:
+        if now - self._ticked > _TICK_NS or self.unnamed:
             self._ticked = now
             self._keeper.tick(perf_counter_ns())
 
@@ -414,11 +414,14 @@ class Recorder:
     # --- Levels ----------------------------------------------------------------------------------------
 
     def pass_made(self, at: int) -> None:
+        self._see_rows(at)  # whether it is another epoch or an evaluation
+        self._learn()
+
+    def _see_rows(self, at: int) -> None:
+        """Where only updates are counted, go to the level above."""
         if self.level == UPDATES:
-            # Whether it is another epoch or an evaluation is seen at the level above only.
             self.governor.rise(BOUNDARIES)
             self._work_at(BOUNDARIES, at)
-        self._learn()
 
     def updated(self, optimizer: int, at: int) -> None:
         """An optimizer has stepped, of which only updates are counted."""
@@ -437,6 +440,13 @@ class Recorder:
                 self._close_tally(machine, tally)
                 if self.totals.steps >= self._boundary:
                     self._window_ends(self.totals.steps, at)
+
+    def _end_tally(self, machine: StepMachine) -> None:
+        """Write what was counted of ``machine``, whose rows are seen again."""
+        tally = self._tallies.pop(machine, None)
+        if tally is not None:
+            self._close_tally(machine, tally)
+            machine.forget_rows()
 
     def _close_tally(self, machine: StepMachine, tally: Tally) -> None:
         """Write the row of the updates that were counted, if there were any."""
@@ -481,10 +491,8 @@ class Recorder:
                 for _ in range(_NESTING):
                     self._writer.close_phase(machine.lane)
         if former == UPDATES:
-            for machine, tally in self._tallies.items():
-                self._close_tally(machine, tally)
-                machine.forget_rows()
-            self._tallies.clear()
+            for machine in tuple(self._tallies):
+                self._end_tally(machine)
         self._level_since, self._learning_until = self._rows, 0
         self._measured.clear()
         self._cost = 0
@@ -533,7 +541,12 @@ _INSIDE_A_STEP: Final = _kinds(
     semconv.DATA_FETCH, semconv.DATA_COLLATE, semconv.DATA_TRANSFER, semconv.FORWARD, semconv.RECOMPUTE,
     semconv.BACKWARD, semconv.OPTIMIZER, semconv.ZERO_GRAD,
 )  # fmt: skip
-_UNMEASURED: Final = (frozenset(), frozenset(), _INSIDE_A_STEP, _INSIDE_A_STEP | _kinds(semconv.DATA_WAIT))
+_UNMEASURED: Final[tuple[frozenset[int], ...]] = (
+    frozenset(),
+    frozenset(),
+    _INSIDE_A_STEP,
+    _INSIDE_A_STEP | _kinds(semconv.DATA_WAIT),
+)
 """Kinds of phases that no mark is written of, by level."""
 
 RUN_SCOPE: Final = 1
