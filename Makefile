@@ -51,6 +51,7 @@ lint: $(VENV)/.dev ## lint, check the format, check the types
 bench: $(VENV)/.dev $(VENV)/.torch ## measure what recording costs, against plain runs and OpenTelemetry's SDK
 	$(RUN) benchmarks/mark_cost.py
 	$(RUN) benchmarks/step_overhead.py
+	$(RUN) benchmarks/exit_cost.py
 
 clean: ## remove what was made here, but no recorded runs
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

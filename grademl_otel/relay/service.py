@@ -241,7 +241,7 @@ class Relay:
             ring.mirror.update(reader)
         if reader.drained or (reader.closing and reader.owner_unlocked()):
             pump.finish("exit", now)
-        elif reader.owner_dead(now):
+        elif reader.owner_dead(now) or (self._stopping and number == 0 and reader.owner_unlocked()):
             _log.info("the process of %s died", path.name)
             pump.finish("killed", now)
         return pump.finished

@@ -109,6 +109,48 @@ def test_relay_serves_several_processes_and_lives_apart(place: Workplace) -> Non
     assert place.relay_pids() == [pid]
 
 
+_NUISANCE = """
+import os, sys, threading
+sys.path.insert(0, sys.argv[1])
+import plain_training
+os.set_inheritable(os.open(sys.argv[2], os.O_RDWR | os.O_CREAT), True)
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+plain_training.session.install()
+for _ in range(50):
+    plain_training.step()
+try:
+    print("waited for", os.wait())
+except ChildProcessError:
+    print("no child", threading.active_count(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_relay_is_no_nuisance(place: Workplace) -> None:
+    """It is nobody's child, has none of the user's descriptors, and is not kept on a pinned rank's core."""
+    opened = place.folder / "opened by the user"
+    support = REPOSITORY / "tests" / "support"
+    program = subprocess.Popen(
+        [sys.executable, "-c", _NUISANCE, str(support), str(opened)],
+        env={**place.environment(), "GRADEML_EXPORTER": "file"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "no child 1\n"
+    pid = place.attached_relay()
+    open_in_relay = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    assert str(opened) not in open_in_relay
+    assert not any(link.startswith("pipe:") for link in open_in_relay)
+    assert os.sched_getaffinity(pid) == os.sched_getaffinity(0)
+    _, err = program.communicate("\n", timeout=30)
+    assert program.returncode == 0
+    assert err.count("\n") == 1  # where the run goes
+
+
 def test_relay_told_to_stop_drains_first(place: Workplace) -> None:
     program = place.start("relay", "50", "wait")
     assert program.stdout is not None
@@ -126,6 +168,20 @@ def test_relay_told_to_stop_drains_first(place: Workplace) -> None:
     assert json.loads(out) == {"delivered": True, "mode": "relay"}
     assert err == ""
     check_whole_run(place, 50, "exit")
+
+
+def test_relay_and_process_told_to_stop_at_once(place: Workplace) -> None:
+    """As at the end of a machine or a job: the relay still tells how the run ended."""
+    program = place.start("relay", "50", "wait")
+    assert program.stdout is not None
+    program.stdout.readline()
+    pid = place.attached_relay()
+    for each in (pid, program.pid):
+        os.kill(each, signal.SIGTERM)
+    assert program.wait(10) == -signal.SIGTERM
+    until(lambda: place.relay_pids() == [])
+    check_whole_run(place, 50, "killed")
+    assert leftovers(place) == []
 
 
 def test_killed_relay_is_replaced_and_nothing_is_told_twice(place: Workplace) -> None:
