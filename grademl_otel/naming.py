@@ -112,7 +112,8 @@ class Namer:
         self._since_block = 0
 
     def forked(self, before: Member | None) -> None:
-        """In a forked child, whose parent had the run ``before``."""
+        """In a forked child, whose parent had the run ``before``; without one, what the parent had counts."""
+        before = before or (self._before_fork if self._kin is None else self._kin.parent)
         self.__init__()  # type: ignore[misc]
         self._forked_from, self._before_fork = this_process(), before
         agreement.forget()
