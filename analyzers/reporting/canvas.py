@@ -43,6 +43,7 @@ class Canvas:
             highlight=False,
             emoji=False,
             markup=False,
+            force_jupyter=False,  # in a notebook it would show its text there and write nothing
             legacy_windows=False,
         )
 

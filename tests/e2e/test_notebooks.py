@@ -19,6 +19,9 @@ from tests.support.relays import until
 pytest.importorskip("torch")
 pytest.importorskip("ipykernel")
 pytest.importorskip("jupyter_client")
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
 from tests.support.kernels import Kernel, Shown, kernel
 
 FILE_STORE = {"GRADEML_EXPORTER": "file"}
@@ -255,3 +258,24 @@ def test_ipython_in_a_terminal(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "done\n"), done
     assert LINE.fullmatch(done.stderr)
     assert steps(runs(tmp_path)) == [10]
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    for name, value in training.clean_environ(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GRADEML_STORE")  # it reports on what lies beside it
+    notebook = nbformat.read(training.ROOT / "examples" / "notebook" / "slow_loader.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = nbclient.NotebookClient(notebook, timeout=120, resources=resources)
+    client.km = KernelManager(transport="ipc", ip=str(tmp_path / "kernel"))
+    client.km._kernel_spec = KernelSpec(
+        argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    )
+    client.execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert [output for output in outputs if output.output_type == "error"] == []
+    written = "".join(output.text for output in outputs if output.output_type == "stream")
+    assert written.count("grademl: recorded run ") == 2
+    assert written.count("run notebook ·") == 2
+    assert "VERDICT  The trainer waits for data" in written
