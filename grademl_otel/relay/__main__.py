@@ -25,10 +25,7 @@ def main(folder: str, digest: str, descriptor: str = "") -> int:
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
     if settings.relay_log is not None:
-        handler = logging.FileHandler(settings.relay_log)
-        handler.setFormatter(logging.Formatter(f"%(asctime)s {os.getpid()} %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
+        _log_to(settings.relay_log, logger)
     try:
         inherited = int(descriptor) if descriptor else None
         Relay(private_folder(Path(folder)), digest, settings, os.environ, inherited).run()
@@ -36,6 +33,16 @@ def main(folder: str, digest: str, descriptor: str = "") -> int:
         logger.exception("the relay stopped")
         return 1
     return 0
+
+
+def _log_to(path: Path, logger: logging.Logger) -> None:
+    try:
+        handler = logging.FileHandler(path)
+    except OSError:  # nobody to tell, and the telemetry matters more
+        return
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {os.getpid()} %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
 
 
 if __name__ == "__main__":

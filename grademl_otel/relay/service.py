@@ -38,6 +38,7 @@ _DYING_WAIT_NS: Final = 2_000_000_000
 _DRAIN_LIMIT_NS: Final = 10_000_000_000
 _UNUSABLE_FOR_NS: Final = 60_000_000_000
 _ADOPT_EVERY_NS: Final = 10_000_000_000
+_SWEEP_EVERY_NS: Final = 3_600_000_000_000
 _FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 
 
@@ -75,6 +76,7 @@ class Relay:
         self._stopping = False
         self._idle_since = time.perf_counter_ns()
         self._adopted_at = -_ADOPT_EVERY_NS
+        self._swept_at = time.perf_counter_ns()
 
     def run(self) -> None:
         """Serve until told to stop or until no ring was there for 10 s; returns at once if another relay
@@ -94,8 +96,7 @@ class Relay:
             while self._rings and time.perf_counter_ns() < deadline:
                 self._turn(waker)
             self._drain()
-            for path in remove_forgotten(self._folder, _FORGOTTEN_AFTER_S):
-                _log.warning("%s: removed, no relay could deliver it for a day", path)
+            self._sweep()
         finally:
             if waker is not None:
                 waker.close()
@@ -138,26 +139,24 @@ class Relay:
         if now - self._adopted_at >= _ADOPT_EVERY_NS:
             self._adopted_at = now
             self._adopt(now)
+        if now - self._swept_at >= _SWEEP_EVERY_NS:
+            self._swept_at = now
+            self._sweep()
 
     def _attach(self, path: Path, now: int, foreign: tuple[str, int] | None = None) -> bool:
         if path in self._rings or now - self._unusable.get(path, -_UNUSABLE_FOR_NS) < _UNUSABLE_FOR_NS:
             return False
         try:
             reader = RingReader.open(path, self._inherited)
-        except FileNotFoundError:
-            if path.is_symlink():
-                self._owner_is_gone(path, now)
-            return False
         except (RingCorrupt, OSError) as error:
-            _log.warning("%s: left alone: %s", path, error)
-            self._unusable[path] = now
+            if not self._forgets_owner(path):
+                self._leave_alone(path, now, f"{error}")
             return False
         if reader.attended(now):
             reader.close()  # by another relay, whose lock's file somebody deleted
             return False
         if not path.name.startswith(f"{reader.digest}-") or reader.abandoned:
-            _log.warning("%s: left alone: it is not what its name says", path)
-            self._unusable[path] = now
+            self._leave_alone(path, now, "it is not what its name says")
             reader.close()
             return False
         mirror = None
@@ -173,15 +172,24 @@ class Relay:
         self._rings[path] = _Served(pump, mirror, foreign)
         return True
 
-    def _owner_is_gone(self, pointer: Path, now: int) -> None:
-        """Handle a pointer to a ring that is gone with its process: what is left is the copy, if any."""
-        if not is_unlocked(pointer.with_suffix(layout.LOCK_SUFFIX)):
-            self._unusable[pointer] = now  # it lives, and has closed descriptors that it does not know
-            return
-        remove(pointer)
-        if not pointer.with_suffix(layout.SUFFIX).exists():
-            remove(pointer.with_suffix(layout.LOCK_SUFFIX))
-            _log.warning("%s: its process is gone, no copy was kept: what it recorded is lost", pointer)
+    def _leave_alone(self, path: Path, now: int, why: str) -> None:
+        if path not in self._unusable:
+            _log.warning("%s: left alone: %s", path, why)
+        self._unusable[path] = now
+
+    def _forgets_owner(self, path: Path) -> bool:
+        """Remove a pointer whose process is gone, and its ring with it; what is left is the copy, if any.
+
+        What its descriptor is by now says nothing: its number and that of the process may be in use again.
+        """
+        lock = path.with_suffix(layout.LOCK_SUFFIX)
+        if path.suffix != layout.POINTER_SUFFIX or not lock.exists() or not is_unlocked(lock):
+            return False
+        remove(path)
+        if not path.with_suffix(layout.SUFFIX).exists():
+            remove(lock)
+            _log.warning("%s: its process is gone, no copy was kept: what it recorded is lost", path)
+        return True
 
     def _adopt(self, now: int) -> None:
         """Take over what processes of other namespaces left, as containers that are gone, to the same place.
@@ -205,6 +213,10 @@ class Relay:
                 remove(path.with_suffix(layout.POINTER_SUFFIX))
             else:
                 retire(self._folder, digest, lock)
+
+    def _sweep(self) -> None:
+        for path in remove_forgotten(self._folder, _FORGOTTEN_AFTER_S):
+            _log.warning("%s: removed, no relay could deliver it for a day", path)
 
     def _serve(self) -> bool:
         """Give every ring its turn; return True when one of them has more to read at once."""

@@ -177,26 +177,36 @@ def test_relay_that_dies_is_replaced_then_done_without(scene: Scene) -> None:
     assert set(scene.rows()) == set(range(scene.done + 1))  # a batch may have come twice
 
 
-def test_process_and_relay_that_die_together(scene: Scene) -> None:
+@pytest.mark.parametrize("then", ["gone", "its number is in use again", "no copy"])
+def test_process_and_relay_that_die_together(then: str, scene: Scene) -> None:
     """The relay's copy of the ring tells the next relay all but the last moments."""
     process = scene.start("wait", STEPS)
-    until(lambda: scene.says("attached"))
-    wait_for_steps(scene, 500)
+    until(lambda: scene.files(layout.SUFFIX))
+    wait_for_steps(scene, 300)
     a_second_ago = scene.done
     time.sleep(1)
     deaths.killed_together([process.pid, *scene.relays()])
     process.communicate(timeout=30)
     assert scene.runs() == []
-    (copy,) = scene.files(layout.SUFFIX)
+    (copy,), (pointer,) = scene.files(layout.SUFFIX), scene.files(layout.POINTER_SUFFIX)
     assert copy.stat().st_size == layout.geometry(2 << 20).size
+    if then == "its number is in use again":
+        _, _, *identity = os.readlink(pointer).split()
+        pointer.unlink()
+        pointer.symlink_to(" ".join([str(os.getpid()), "0", *identity]))
+    elif then == "no copy":
+        copy.unlink()
 
     next_one = scene.start("return", 1)
     assert next_one.wait(30) == 0
-    until(lambda: len(scene.runs()) == 2)
-    recovered = next(run for run in scene.runs() if semconv.RECOVERED in run.attributes)
-    assert recovered[semconv.ENDED] == "killed"
-    assert a_second_ago <= recovered[semconv.STEPS_TOTAL] <= scene.done
-    until(lambda: not scene.files(layout.SUFFIX))
+    if then == "no copy":
+        until(lambda: scene.says("what it recorded is lost"))
+    else:
+        until(lambda: len(scene.runs()) == 2)
+        recovered = next(run for run in scene.runs() if semconv.RECOVERED in run.attributes)
+        assert recovered[semconv.ENDED] == "killed"
+        assert a_second_ago <= recovered[semconv.STEPS_TOTAL] <= scene.done
+    until(lambda: not scene.files(""))
 
 
 # --- What others do to its files --------------------------------------------------------------------------
