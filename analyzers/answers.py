@@ -80,6 +80,8 @@ def runs(query: Query) -> Answer[RunsDocument]:
             ranks=run.ranks,
             steps=run.steps,
             ended=run.ended,
+            name=run.name,
+            parent=run.parent,
             path=run.path,
         )
         for run in listing.runs

@@ -185,6 +185,10 @@ class Run:
     span_ixs: IntArray
     """Indices of the spans of this run and attempt."""
     completeness: Completeness
+    name: str = ""
+    """The user's own name for it."""
+    parent: str | None = None
+    """Run id of the run whose process started this one's."""
     reduced: list[Reduced] = field(default_factory=list)
     """Ranks of which some steps were recorded without all phases."""
 
@@ -202,4 +206,8 @@ class RunSummary:
     ranks: int
     steps: int
     ended: str
+    name: str = ""
+    """The user's own name for the run."""
+    parent: str | None = None
+    """Run id of the run whose process started this one's."""
     path: str | None = None

@@ -167,7 +167,14 @@ def _summary(attempt: _Attempt) -> RunSummary:
         ranks=len(attempt.ranks),
         steps=max(steps, default=0),
         ended=next((end for end in _ENDS_WORST_FIRST if end in ends), "unknown"),
+        name=str(first.get(semconv.RUN_NAME, "")),
+        parent=_parent(first),
     )
+
+
+def _parent(said: Mapping[str, Any]) -> str | None:
+    parent = said.get(semconv.RUN_PARENT)
+    return None if parent is None else str(parent)
 
 
 def build_run(telemetry: Telemetry, run_id: str | None = None, attempt: int | None = None) -> Run | None:
@@ -238,6 +245,8 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
         spans=spans,
         span_ixs=attempt.ixs,
         completeness=completeness,
+        name=str(said.get(semconv.RUN_NAME, "")),
+        parent=_parent(said),
         reduced=reduced,
     )
 

@@ -257,6 +257,8 @@ class EndedInfo:
 @dataclass(frozen=True)
 class RunInfo:
     script: str
+    name: str
+    parent: str | None
     device: str | None
     ranks: int
     epochs: int
@@ -325,6 +327,10 @@ class RunEntry:
     ranks: int
     steps: int
     ended: str
+    name: str
+    """The user's own, else empty."""
+    parent: str | None
+    """Run whose process started this one's."""
     path: str | None
 
 

@@ -10,6 +10,7 @@ from grademl_otel.analyzers.reporting.document import (
     EndedInfo,
     ReportDocument,
 )
+from grademl_otel.analyzers.reporting.runs_screen import SHORT_ID
 from grademl_otel.analyzers.units import clock, count, duration, percent
 
 _LISTED = 8
@@ -48,7 +49,9 @@ def _subject(document: CriticalPathDocument) -> list[str]:
     what += [count(run.eval_steps, "evaluation step")] if run.eval_steps and not run.steps else []
     return [
         f"run {run.script or source.run}",
+        *([run.name] if run.name else []),
         *attempt,
+        *([f"started by run {run.parent[:SHORT_ID]}"] if run.parent else []),
         f"{run.ranks:,} process{'es' * (run.ranks != 1)}",
         *([run.device] if run.device else []),
         ", ".join(what),

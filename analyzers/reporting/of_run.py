@@ -137,6 +137,8 @@ def _run(run: Run) -> RunInfo:
     rank = run.ranks[0] if run.ranks else 0
     return RunInfo(
         script=run.script,
+        name=run.name,
+        parent=run.parent,
         device=run.device,
         ranks=len(run.ranks),
         epochs=sum(scope.name == sc.EPOCH and scope.rank == rank for scope in run.scopes),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import Final
 
 from grademl_otel.analyzers.reporting.canvas import Canvas, table
 from grademl_otel.analyzers.reporting.document import RunEntry, RunsDocument
@@ -15,7 +17,7 @@ SHORT_ID = 12
 _NO_NAME = "unknown_service"
 """What OpenTelemetry calls a program whose user gave it no name."""
 
-COLUMNS = {
+_COLUMNS: Final = {
     "run": "fixed",
     "attempt": "right",
     "script": "left",
@@ -25,14 +27,17 @@ COLUMNS = {
     "ranks": "right",
     "steps": "right",
     "ended": "fixed",
+    "name": "left",
+    "parent": "fixed",
 }
+_WHERE_USED: Final = ("name", "parent")
+"""Columns that are shown only where a run has such a thing."""
 
 
 def draw(canvas: Canvas, document: RunsDocument) -> None:
     """Write the runs, the latest first, then the services of traces that belong to none."""
     if document.runs:
-        rows = [(run.run[:SHORT_ID], *cells(run)[1:]) for run in document.runs]
-        canvas.tables([table("", list(COLUMNS.items()), rows, header=True)])
+        canvas.tables([table("", columns(document.runs), rows(document.runs, SHORT_ID), header=True)])
     if document.runs and document.services:
         canvas.blank()
     if document.services:
@@ -51,16 +56,29 @@ def started(run: RunEntry) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def cells(run: RunEntry) -> tuple[str, ...]:
-    """Return ``run`` in the order of `COLUMNS`."""
-    return (
-        run.run,
-        str(run.attempt),
-        run.script,
-        "" if run.service.startswith(_NO_NAME) else run.service,
-        started(run),
-        duration(run.wall_ns),
-        f"{run.ranks:,}",
-        f"{run.steps:,}",
-        run.ended,
-    )
+def columns(runs: Sequence[RunEntry]) -> list[tuple[str, str]]:
+    """Return the headings of `rows` and how each column is set, see `canvas.table`."""
+    unused = {name for name in _WHERE_USED if not any(getattr(run, name) for run in runs)}
+    return [column for column in _COLUMNS.items() if column[0] not in unused]
+
+
+def rows(runs: Sequence[RunEntry], digits: int | None = None) -> list[list[str]]:
+    """Return ``runs`` as text, a row each; ids cut to ``digits``."""
+    shown = [heading for heading, _ in columns(runs)]
+    return [[cells[heading] for heading in shown] for cells in (_cells(run, digits) for run in runs)]
+
+
+def _cells(run: RunEntry, digits: int | None) -> dict[str, str]:
+    return {
+        "run": run.run[:digits],
+        "attempt": str(run.attempt),
+        "script": run.script,
+        "service": "" if run.service.startswith(_NO_NAME) else run.service,
+        "started (UTC)": started(run),
+        "took": duration(run.wall_ns),
+        "ranks": f"{run.ranks:,}",
+        "steps": f"{run.steps:,}",
+        "ended": run.ended,
+        "name": run.name,
+        "parent": (run.parent or "")[:digits],
+    }

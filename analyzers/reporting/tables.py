@@ -27,7 +27,9 @@ def write(document: Document, form: str, by: str | None = None) -> str:
     if isinstance(document, ReportDocument):
         return _report(document)
     if isinstance(document, RunsDocument):
-        return _markdown(list(runs_screen.COLUMNS), [runs_screen.cells(run) for run in document.runs])
+        return _markdown(
+            [heading for heading, _ in runs_screen.columns(document.runs)], runs_screen.rows(document.runs)
+        )
     return _markdown(*_readable(*table_of(document, by)))
 
 
@@ -44,6 +46,8 @@ def table_of(document: Document, by: str | None = None) -> Rows:
             "ranks",
             "steps",
             "ended",
+            "name",
+            "parent",
             "path",
         ]
         return heading, [[getattr(run, name) for name in heading] for run in document.runs]
