@@ -47,9 +47,7 @@ def main() -> None:
     # Its relays still work in the folder for some seconds.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, collector() as port:
         settings = destinations(Path(folder), port)
-        print(
-            f"time from the last step until the process is gone, over the bare run; Python {sys.version[:6]}"
-        )
+        print(f"from the last step until the process is gone; Python {sys.version.split()[0]}")
         print(f"{'':10}{'bare':>12}" + "".join(f"{name:>32}" for name in DESTINATIONS[1:]))
         for ending in arguments.only or ENDINGS:
             print(row(ending, measure(ending, arguments.steps, arguments.rounds, settings, Path(folder))))

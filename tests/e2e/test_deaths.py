@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from grademl_otel import semconv
+from grademl_otel.digest import SETTINGS_DIGITS
 from grademl_otel.ring import layout
 from tests.support import deaths, servers, training
 from tests.support.deaths import Scene, ours, theirs, wait_for_steps
@@ -155,6 +156,27 @@ def test_pid_1_of_a_container(scene: Scene) -> None:
     check_complete(scene, STEPS, "exit")
     for path in scene.store.glob("*/*.jsonl"):
         assert path.read_bytes().endswith(b"}\n")
+
+
+def test_container_that_is_killed(scene: Scene) -> None:
+    """All its processes die at once; what it left in shared memory is told outside of it."""
+    scene.prefix = deaths.as_pid_1()
+    process = scene.start("wait", STEPS)
+    settings = scene.digest[:SETTINGS_DIGITS]
+    until(lambda: list(scene.rings.glob(f"{settings}*{layout.SUFFIX}")))
+    wait_for_steps(scene, 300)
+    a_second_ago = scene.done
+    time.sleep(1)
+    process.kill()
+    process.communicate(timeout=30)
+
+    scene.prefix = ()
+    assert scene.start("return", 1).wait(30) == 0
+    until(lambda: len(scene.runs()) == 2)
+    (recovered,) = (run for run in scene.runs() if semconv.RECOVERED in run.attributes)
+    assert recovered[semconv.ENDED] == "killed"
+    assert a_second_ago <= recovered[semconv.STEPS_TOTAL] <= scene.done
+    until(lambda: not list(scene.rings.glob(f"{settings}*-*")))
 
 
 # --- The relay's deaths -----------------------------------------------------------------------------------
