@@ -9,11 +9,8 @@ come on top, are not in its figure. A mark has neither in this process.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from interleaved import compare, print_table
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -45,42 +42,41 @@ def per_call(call: Callable[[], None]) -> Callable[[], float]:
 
 def main() -> None:
     now = time.perf_counter_ns
-    with tempfile.TemporaryDirectory() as folder:
-        ring = RingWriter.create(replace(Settings.from_env({}), ring_dir=Path(folder)))
-        lane = ring.intern("main")
-        write, open_phase, close_phase = ring.write, ring.open_phase, ring.close_phase
-        tracer = TracerProvider()
-        tracer.add_span_processor(BatchSpanProcessor(Discard()))
-        start_span = tracer.get_tracer("benchmark").start_as_current_span
+    ring = RingWriter.create(Settings.from_env({}))
+    lane = ring.intern("main")
+    write, open_phase, close_phase = ring.write, ring.open_phase, ring.close_phase
+    tracer = TracerProvider()
+    tracer.add_span_processor(BatchSpanProcessor(Discard()))
+    start_span = tracer.get_tracer("benchmark").start_as_current_span
 
-        def nothing() -> None:
-            now()
-            now()
+    def nothing() -> None:
+        now()
+        now()
 
-        def mark() -> None:
-            write(FORWARD, lane, now(), now(), 7)
+    def mark() -> None:
+        write(FORWARD, lane, now(), now(), 7)
 
-        def mark_with_open_phase() -> None:
-            begin = now()
-            open_phase(lane, FORWARD, begin)
-            close_phase(lane)
-            write(FORWARD, lane, begin, now(), 7)
+    def mark_with_open_phase() -> None:
+        begin = now()
+        open_phase(lane, FORWARD, begin)
+        close_phase(lane)
+        write(FORWARD, lane, begin, now(), 7)
 
-        def span() -> None:
-            with start_span("forward", attributes={"grademl.lane": "main", "grademl.step": 7}):
-                pass
+    def span() -> None:
+        with start_span("forward", attributes={"grademl.lane": "main", "grademl.step": 7}):
+            pass
 
-        results = compare(
-            {
-                "two clock readings": per_call(nothing),
-                "mark": per_call(mark),
-                "mark, open phase shown": per_call(mark_with_open_phase),
-                "OpenTelemetry SDK span": per_call(span),
-            },
-            ROUNDS,
-        )
-        tracer.shutdown()
-        ring.close(unlink=True)
+    results = compare(
+        {
+            "two clock readings": per_call(nothing),
+            "mark": per_call(mark),
+            "mark, open phase shown": per_call(mark_with_open_phase),
+            "OpenTelemetry SDK span": per_call(span),
+        },
+        ROUNDS,
+    )
+    tracer.shutdown()
+    ring.close(unlink=True)
     print_table("one phase, recorded", results, "mark, open phase shown", unit="us")
 
 
