@@ -7,6 +7,7 @@ interpreter lock for longer shows in the slowest steps of the training.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -37,6 +38,8 @@ class InProcessWorker:
         self._pump = Pump(writer.reader(), self._open_sinks, _HOLD_NS, self._sinks.metrics_every_ns)
         self._woken = threading.Event()
         self._closing = False
+        self._hurry_at = math.inf
+        """Monotonic time in s from which a collector is waited for no longer."""
         self._delivered = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grademl-export", daemon=True)
@@ -53,6 +56,7 @@ class InProcessWorker:
         """Deliver the rest within ``wait_s`` seconds; return whether it was; False in a forked child."""
         if os.getpid() != self._owner:
             return False
+        self._hurry_at = time.monotonic() + wait_s / 2  # the other half is for the spool
         self._closing = True
         self._woken.set()
         self._ended.wait(wait_s)
@@ -61,6 +65,7 @@ class InProcessWorker:
     def _run(self) -> None:
         try:
             while not self._closing:
+                self._sinks.relieve()
                 if self._pump.turn(SLICE, time.perf_counter_ns()) == SLICE:
                     time.sleep(_BETWEEN_SLICES_S)
                 else:
@@ -68,7 +73,7 @@ class InProcessWorker:
                     self._woken.clear()
             self._pump.finish("exit", time.perf_counter_ns())
             while not self._pump.delivered:
-                self._sinks.relieve()
+                self._sinks.relieve(urgent=time.monotonic() > self._hurry_at)
                 time.sleep(_SETTLE_S)
                 self._pump.acknowledge()
             self._pump.close()

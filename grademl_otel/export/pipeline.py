@@ -26,7 +26,7 @@ from grademl_otel.config import Settings
 from grademl_otel.export.destination import Destination
 from grademl_otel.export.ledger import Ledger
 from grademl_otel.export.otlp import Request
-from grademl_otel.export.senders import Sender, Verdict, open_sender, refuses_signal
+from grademl_otel.export.senders import NO_ANSWER_YET, Sender, Verdict, open_sender, refuses_signal
 from grademl_otel.export.settings import METRICS, TRACES, OtlpSettings, destination_name
 from grademl_otel.export.spool import Entry, Spool
 
@@ -103,12 +103,22 @@ class Pipeline:
         if self._loss is not None:
             lost = self.total.lost
             return f"{self._loss}; {lost:,} spans are lost" if lost else self._loss
-        away = next((d for d in self._destinations.values() if d.away and d.sender), None)
-        if away is None:
-            lost = self.earlier.lost
-            return f"{lost:,} spans of earlier runs are lost: {self._loss_of_earlier}" if lost else None
-        where = f"they wait in {self._spool.folder} and go with this or a later run"
-        return away.complaint("kept until it takes them", away.last, where)
+        away, verdict = self._away()
+        if away is not None:
+            where = f"they wait in {self._spool.folder} and go with this or a later run"
+            return away.complaint("kept until it takes them", verdict, where)
+        lost = self.earlier.lost
+        return f"{lost:,} spans of earlier runs are lost: {self._loss_of_earlier}" if lost else None
+
+    def _away(self) -> tuple[Destination | None, Verdict]:
+        """Return a destination that does not take what it is sent, and why; None when all do."""
+        for destination in self._destinations.values():
+            if destination.away and destination.sender is not None:
+                return destination, destination.last
+        under_way = self._under_way
+        if under_way is not None and under_way.settled:
+            return self._destinations[under_way.request.signal], NO_ANSWER_YET
+        return None, NO_ANSWER_YET
 
     def submit(self, request: Request, priority: int, ledger: Ledger, durable: bool = True) -> int:
         """Take a request and return its ticket; one that is not ``durable`` is not worth the spool.
@@ -127,9 +137,12 @@ class Pipeline:
             self._keep(queued)
         return queued.ticket
 
-    def relieve(self) -> None:
-        """Spool what has waited too long for a collector that is slow or hangs; to be called now and then."""
-        self._secure(STALLED_S)
+    def relieve(self, urgent: bool = False) -> None:
+        """Spool what has waited too long for a collector that is slow or hangs; to be called now and then.
+
+        ``urgent``: there is no time left to wait at all.
+        """
+        self._secure(0.0 if urgent else STALLED_S)
 
     def close(self, wait_s: float) -> None:
         """Send what is queued, for ``wait_s`` seconds at most, spool the rest, and stop."""
@@ -144,8 +157,10 @@ class Pipeline:
         limit = time.monotonic() - age_s
         with self._securing:
             under_way = self._under_way
-            if under_way is not None and under_way.since <= limit and not under_way.settled:
-                self._copy(under_way)
+            if under_way is not None and under_way.since <= limit:
+                if not under_way.settled:
+                    self._copy(under_way)
+                limit = time.monotonic()  # nothing behind it will be quicker
         waiting = []
         with self._condition:
             while self._queue and self._queue[0].since <= limit:

@@ -74,6 +74,8 @@ class Verdict:
 
 
 OK: Final = Verdict("ok")
+NO_ANSWER_YET: Final = Verdict("retry", "no answer yet", advice=_IS_IT_RUNNING)
+"""What is to be said of a request before its verdict."""
 
 
 class Sender(Protocol):

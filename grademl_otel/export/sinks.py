@@ -174,10 +174,13 @@ class Sinks:
             sinks.append(self._open_otlp(resource))
         return sinks
 
-    def relieve(self) -> None:
-        """See to it that a collector that hangs keeps nothing waiting; to be called now and then."""
+    def relieve(self, urgent: bool = False) -> None:
+        """See to it that a collector that hangs keeps nothing waiting; to be called now and then.
+
+        ``urgent``: what a collector has not taken yet is spooled at once.
+        """
         if self._pipeline is not None:
-            self._pipeline.relieve()
+            self._pipeline.relieve(urgent)
 
     def close(self, wait_s: float) -> None:
         """Send or spool what is on its way, within ``wait_s`` seconds."""
