@@ -46,8 +46,10 @@ def train(script: Path, arguments: Sequence[str], folder: Path, settings: Mappin
     return _run(traced_command(script, *arguments), folder, clean_environ(folder, settings))
 
 
-def train_untraced(script: Path, arguments: Sequence[str], folder: Path) -> Finished:
-    return _run([sys.executable, str(script), *arguments], folder, clean_environ(folder))
+def train_untraced(
+    script: Path, arguments: Sequence[str], folder: Path, settings: Mapping[str, str] | None = None
+) -> Finished:
+    return _run([sys.executable, str(script), *arguments], folder, clean_environ(folder, settings))
 
 
 def grademl(arguments: Sequence[str], folder: Path, settings: Mapping[str, str] | None = None) -> Finished:
