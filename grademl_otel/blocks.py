@@ -137,6 +137,8 @@ class Block:
         session.next_begins(self._at)
 
     def _run_began(self, recorder: Recorder, info: object) -> None:
+        if os.getpid() != self._pid:
+            return
         if not self._outermost:
             self._trial = recorder, recorder.open_trial(self._name or "", self._at)
         elif self._name:

@@ -19,6 +19,7 @@ from grademl_otel import marks
 from grademl_otel.identity import is_run_id
 
 _KEY: Final = "grademl.run"
+_MAX_NUMBER: Final = 1 << 16
 _POOLS: Final = frozenset({"multiprocessing.pool", "concurrent.futures.process"})
 
 
@@ -100,7 +101,7 @@ def kin(before_fork: Member | None, forked_from: object, folders: Iterable[Path]
     if told is None:
         return Kin(before_fork)
     parent = told if told.began else before_fork
-    if number and told.world_size <= 1 and not _of_pool(process):
+    if number and number <= _MAX_NUMBER and told.world_size <= 1 and not _of_pool(process):
         return Kin(parent, told._replace(rank=told.rank + number, world_size=0))
     return Kin(parent)
 

@@ -13,7 +13,9 @@ from typing import Final
 from grademl_otel import semconv
 from grademl_otel.identity import launcher_of, place_from_environment
 
-_TEXTS: Final = (
+_Variables = tuple[str, ...]
+
+_TEXTS: Final[tuple[tuple[str, _Variables], ...]] = (
     # The first of the variables that is set gives the attribute.
     (
         semconv.JOB_ID,
@@ -25,7 +27,7 @@ _TEXTS: Final = (
     (semconv.JOB_ELASTIC_ID, ("TORCHELASTIC_RUN_ID",)),
     (semconv.JOB_INDEX, ("SLURM_ARRAY_TASK_ID", "LSB_JOBINDEX", "PBS_ARRAY_INDEX", "JOB_COMPLETION_INDEX")),
 )
-_NUMBERS: Final = ((semconv.JOB_RESTARTS, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")),)
+_RESTARTS: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LONGEST: Final = 256
 
@@ -43,16 +45,15 @@ def job_facts(environ: Mapping[str, str]) -> dict[str, str | int]:
         text = _first(environ, variables)
         if text:
             facts[key] = text
-    for key, variables in _NUMBERS:
-        text = _first(environ, variables)
-        if text.isascii() and text.isdigit():
-            facts[key] = int(text[:9])
+    restarts = _first(environ, _RESTARTS)
+    if restarts.isascii() and restarts.isdigit():
+        facts[semconv.JOB_RESTARTS] = int(restarts[:9])
     if environ.get("KUBERNETES_SERVICE_HOST"):
         facts.update(_pod(environ))
     return facts
 
 
-def _first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str:
+def _first(environ: Mapping[str, str], variables: _Variables) -> str:
     return next((environ[name] for name in variables if environ.get(name)), "")[:_LONGEST]
 
 

@@ -80,7 +80,8 @@ class Namer:
         """
         if self._kin is None:
             self._kin = kin(self._before_fork, self._forked_from, folders)
-        family = self._kin if self._first else Kin(self._kin.parent or self._kin.inherited)
+        # A child takes part in its parent's run once; what it trains later, or in a block, is its own.
+        family = self._kin if self._first and not self._in_block else Kin(self._kin.parent)
         # In all ranks the same: they enter the same blocks, and between two of them a rank that does more
         # than the others (evaluate, say) does not shift the numbers of later blocks.
         ordinal = f"{self._blocks}.{int(self._in_block)}.{self._since_block}"

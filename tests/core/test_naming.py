@@ -194,7 +194,7 @@ def test_what_a_child_inherits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_of_a_process_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naming, "kin", lambda *_: Kin())
-    asked = []
+    asked: list[str] = []
     monkeypatch.setattr(naming.agreement, "agree", lambda *args: asked.append(args[2]))
     namer = Namer()
     first = namer.next(GIVEN, (), {})
@@ -208,6 +208,21 @@ def test_runs_of_a_process_have_names_of_their_own(monkeypatch: pytest.MonkeyPat
     assert len({first.run_id, second.run_id, third.run_id}) == 3
     # A rank that does something between the blocks shifts no number of a later block.
     assert asked == ["0.0.0", "0.0.1", "1.0.0"]
+
+
+def test_a_child_takes_part_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = PARENT._replace(rank=2, world_size=0)
+    monkeypatch.setattr(naming, "kin", lambda *_: Kin(PARENT, place))
+    namer = Namer()
+    assert namer.next(None, (), {}).run_id == PARENT.run_id
+    namer.block(entered=True)
+    in_block = namer.next(None, (), {})
+    namer.block(entered=False)
+    namer.ended()
+    later = namer.next(None, (), {})
+    for named in (in_block, later):
+        assert named.run_id != PARENT.run_id
+        assert (named.place, named.parent) == (Place(), PARENT)
 
 
 # --- Word to children ---------------------------------------------------------------------------------------

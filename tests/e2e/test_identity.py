@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from grademl_otel import semconv
+from grademl_otel import analyzers, semconv
 from tests.support import training
 from tests.support.rawspans import RawSpan, read_lines
 
@@ -27,9 +28,13 @@ import os, sys, torch
 from torch import nn
 torch.set_num_threads(1)
 
+made = []
+
 def train(steps):
-    net = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    if not made:
+        made.append(nn.Linear(4, 2))
+        made.append(torch.optim.SGD(made[0].parameters(), 0.1))
+    net, optimizer = made
     for _ in range(steps):
         optimizer.zero_grad()
         net(torch.randn(4, 4)).sum().backward()
@@ -60,12 +65,12 @@ dist.destroy_process_group()
 def start(
     folder: Path, arguments: list[str], settings: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    environ = training.clean_environ(folder, {"GRADEML_EXPORTER": "file", **(settings or {})})
+    environ = training.clean_environ(folder, {"GRADEML_EXPORTER": "file"})
     kept = {name: value for name, value in environ.items() if not name.startswith(("TORCHELASTIC", "TRACE"))}
     return subprocess.Popen(
         arguments,
         cwd=folder,
-        env=kept,
+        env={**kept, **(settings or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -88,6 +93,14 @@ def runs_in(folder: Path) -> list[RawSpan]:
     """The run spans in the store of ``folder``, in the order of their starts."""
     spans = [span for path in folder.glob("runs/*/traces.jsonl") for span in read_lines(path)]
     return sorted((span for span in spans if span.name == semconv.RUN), key=lambda span: span.start)
+
+
+def wait_for_runs(folder: Path, number: int) -> list[RawSpan]:
+    """The run spans, once there are ``number``: of a rank that was killed the relay has to see it first."""
+    deadline = time.monotonic() + 30
+    while len(runs_in(folder)) < number and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return runs_in(folder)
 
 
 def place(run: RawSpan) -> tuple[str, int, int]:
@@ -127,7 +140,7 @@ def test_a_restart_is_an_attempt_and_a_rendezvous_id_is_no_identity(tmp_path: Pa
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "100"]
     restarted = [*torchrun(*rendezvous, "--nproc-per-node", "2", "--max-restarts", "1"), str(script)]
     errors = finish(start(tmp_path, instrumented(*restarted), {"FAIL_ONCE": "1"}))
-    runs = runs_in(tmp_path)
+    runs = wait_for_runs(tmp_path, 4)
     run_id = place(runs[0])[0]
     # Rank 1 ended by its exit; rank 0 by the barrier that failed, or by torchrun.
     assert sorted(place(run) for run in runs) == [(run_id, n, rank) for n in (0, 1) for rank in (0, 1)]
@@ -201,7 +214,7 @@ def test_children_inherit_the_run_or_name_it(tmp_path: Path) -> None:
     script.write_text(CHILDREN)
     launching = {"TRACEPARENT": f"00-{'a' * 32}-{'b' * 16}-01"}
     errors = finish(start(tmp_path, instrumented(sys.executable, str(script)), launching))
-    by_steps = {run[semconv.STEPS_TOTAL]: run for run in runs_in(tmp_path)}
+    by_steps = {run[semconv.STEPS_TOTAL]: run for run in wait_for_runs(tmp_path, 6)}
     assert sorted(by_steps) == [1, 2, 3, 4, 5, 6]
     parent = by_steps[1]
     run_id, attempt, rank = place(parent)
@@ -220,6 +233,12 @@ def test_children_inherit_the_run_or_name_it(tmp_path: Path) -> None:
         assert child[semconv.RUN_PARENT] == run_id
         assert parent.span_id in parents(child)
     assert errors.count("grademl: recording run") == 4
+    listed = {run.steps: run for run in analyzers.runs(tmp_path / "runs").runs}
+    assert sorted(listed) == [3, 4, 5, 6]  # the parent's run with its two ranks is one
+    assert (listed[3].ranks, listed[3].parent) == (3, None)
+    assert {listed[steps].parent for steps in (4, 5, 6)} == {run_id}
+    report = analyzers.report(tmp_path / "runs", run=run_id)
+    assert report.completeness.verdict == "complete", report.incomplete_because
 
 
 DAEMON = (
@@ -293,6 +312,7 @@ def test_trials_of_a_process_are_runs(tmp_path: Path) -> None:
     assert all(earlier.end <= later.start for earlier, later in pairwise(runs))
     assert all(run[semconv.ENDED] == "exit" and not run.links for run in runs)
     assert errors.count("grademl: recording run") == 4
+    assert [run.name for run in analyzers.runs(tmp_path / "runs").runs] == ["", "sweep", "trial 2", "trial 1"]
     folder = next((tmp_path / "runs").glob(f"*-{place(runs[2])[0]}"))
     trials = [span for span in read_lines(folder / "traces.jsonl") if span.name == semconv.TRIAL]
     assert [span[semconv.RUN_NAME] for span in trials] == ["point 3", "point 4"]
