@@ -104,6 +104,8 @@ class Session:
         self._early: deque[tuple[int, int, int, int]] = deque(maxlen=_MAX_EARLY)
         self._transport: Any = None
         self._neighbours: Any = None
+        self._shares = False
+        """Processors that come late are to receive the spans, too."""
         self._writer: Writer | None = None
         self._settings: Settings | None = None
         self._error: str | None = None
@@ -228,6 +230,7 @@ class Session:
             complaints = (*settings.complaints, *otlp_complaints(os.environ))
             settings = self._settings = replace(settings, complaints=complaints)
         named = self._name(settings)
+        self._shares = destination.traces and not destination.through_provider and settings.exporters is None
         writer, transport = self._open_ring(settings, destination, provider)
         info = describe_run(named, settings, destination, provider, self.framework)
         if self.cells is not None:
@@ -326,6 +329,15 @@ class Session:
         except Exception as error:
             warn(f"spans do not nest in the steps: {type(error).__name__}: {error}")
 
+    def _share_with_latecomers(self) -> None:
+        """Give our spans to processors that were added since the run began, unless they have them."""
+        if not self._shares:
+            return
+        provider, foreign = self._provider_in_place()
+        if foreign and _has_processors(provider):
+            self._shares = False
+            self._transport.share(provider)
+
     def look_around(self) -> None:
         """See whether OpenTelemetry or a process group has been set up meanwhile."""
         recorder = self.recorder
@@ -335,6 +347,7 @@ class Session:
                 recorder.idle_at = 0  # the next event looks closer
         if self._neighbours is not None:
             self._neighbours.look()
+            self._share_with_latecomers()
 
     # --- End -------------------------------------------------------------------------------------------
 
@@ -404,6 +417,7 @@ class Session:
         try:
             if neighbours is not None:
                 neighbours.leave()
+                self._share_with_latecomers()
             recorder.finish()
             assert self._writer is not None
             self.tell_device(recorder)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from grademl_otel.config import Settings, warn, with_absolute_paths
 from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, wake_path
+from grademl_otel.ring.reader import RingReader
 from grademl_otel.ring.writer import RingWriter
 
 Mode = Literal["relay", "in-process"]
@@ -36,6 +37,7 @@ class Transport:
         # As the ring's digest saw it: a restarted relay must get the same.
         self._environ = with_absolute_paths(os.environ)
         self._worker: Any = None
+        self._watcher: Any = None
         self._socket: socket.socket | None = None
         now = time.perf_counter_ns()
         self._started_at = now
@@ -78,6 +80,13 @@ class Transport:
         except (OSError, ValueError):
             pass  # no relay yet, or its path is too long for a socket: it polls anyway
 
+    def share(self, provider: Any) -> None:
+        """Have the processors of ``provider``, which came late, receive the spans from now on as well."""
+        from grademl_otel.inprocess import InProcessWorker
+
+        self._watcher = InProcessWorker(_Watched(self._writer), self._settings, provider)
+        self._watcher.start()
+
     def close(self, wait_s: float) -> bool:
         """Declare the last mark written and wait until all are delivered; return whether they are.
 
@@ -89,6 +98,8 @@ class Transport:
         self._closed = True
         final = self._writer.mark_closing()
         deadline = time.monotonic() + wait_s
+        if self._watcher is not None:
+            self._watcher.close(wait_s)
         if self._worker is not None:
             delivered = bool(self._worker.close(wait_s))
             self._tell_problem()
@@ -113,7 +124,7 @@ class Transport:
     def abandon(self) -> None:
         """Forget everything in a forked child: the ring, its files and its reader are the parent's."""
         self._closed = True
-        self._worker = None
+        self._worker = self._watcher = None
         self._close_socket()
         self._writer.close(unlink=False)
 
@@ -175,6 +186,16 @@ class Transport:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+class _Watched:
+    """A ring that somebody else serves."""
+
+    def __init__(self, writer: RingWriter) -> None:
+        self._writer = writer
+
+    def reader(self) -> RingReader:
+        return self._writer.reader(watching=True)
 
 
 def open_transport(writer: RingWriter, settings: Settings, mode: Mode, provider: Any = None) -> Transport:

@@ -275,9 +275,12 @@ class RingWriter:
             layout.I64.pack_into(self._memory, layout.CLOSING, 1)
         return self._final
 
-    def reader(self) -> RingReader:
-        """Return a reader of this ring for this same process; it never touches the lock."""
-        return RingReader.over(self._memory)
+    def reader(self, watching: bool = False) -> RingReader:
+        """Return a reader of this ring for this same process; it never touches the lock.
+
+        One that is only ``watching`` may read beside the one that serves the ring.
+        """
+        return RingReader.over(self._memory, watching)
 
     @property
     def descriptor(self) -> int | None:

@@ -67,7 +67,8 @@ class Printed(SpanProcessor):
         print(self.who, span.name, span.attributes["seen.by"], flush=True)
 
 provider = trace.get_tracer_provider()
-provider.add_span_processor(Printed("first"))
+if "first" in sys.argv:
+    provider.add_span_processor(Printed("first"))
 net = nn.Linear(4, 2)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for step in range(6):
@@ -123,7 +124,7 @@ def nest(current):
 train(nest)
 provider._active_span_processor._span_processors = ()  # somebody replaces them all
 train(lambda _: True)
-(span,) = exporter.get_finished_spans()
+(span,) = (span for span in exporter.get_finished_spans() if span.name == "mine")
 print("parent:", f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}")
 """
 
@@ -245,13 +246,26 @@ def test_processors_added_in_code_get_our_spans_also_those_added_later(tmp_path:
     script = tmp_path / "train.py"
     script.write_text(ADDED_LATER)
     settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_METRICS_EXPORTER": "none"}
-    done = training.train(script, [], tmp_path, settings).ok()
+    done = training.train(script, ["first"], tmp_path, settings).ok()
     seen = Counter(done.out.splitlines())
     assert seen[f"first {semconv.RUN} second"] == seen[f"second {semconv.RUN} second"] == 1
     first = sum(count for line, count in seen.items() if line.startswith(f"first {semconv.STEP} "))
     assert first == 6
     assert seen[f"second {semconv.STEP} second"] >= 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_processors_added_after_the_run_began_get_our_spans_beside_the_store(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ADDED_LATER)
+    done = training.train(script, [], tmp_path, {}).ok()
+    (path,) = (tmp_path / "runs").glob("*/traces.jsonl")
+    stored = Counter(span.name for span in read_lines(path))
+    seen = Counter(line.split()[1] for line in done.out.splitlines() if line.startswith("second "))
+    assert stored[semconv.RUN] == seen[semconv.RUN] == 1
+    assert stored[semconv.STEP] == 6
+    assert seen[semconv.STEP] >= 1
+    assert seen[semconv.WINDOW] >= 1
 
 
 def test_without_a_provider_nothing_is_attached_and_one_may_come_late(tmp_path: Path) -> None:
