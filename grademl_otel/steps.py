@@ -15,7 +15,8 @@ The top of the stack has the open row, and all compute goes there.
 * An iterator that is first asked right after another one gave a batch joins that one's row (``zip``).
 * A training row whose update is done ends when another loader's pass begins.
 * Where no ``next()`` can come (the bottom, an iterator that is gone), the row ends at the first forward after
-  every live optimizer has stepped, so that the optimizers of a GAN make one step together.
+  every live optimizer has stepped, so that the optimizers of a GAN make one step together; those of models
+  that are trained one after another do not wait for each other.
 """
 
 from __future__ import annotations
@@ -132,6 +133,10 @@ class StepMachine:
         self._stack = [self._bottom]
         self._optimizers: dict[int, int] = {}
         """Live optimizers and the count of steps at which each stepped last."""
+        self._used: dict[int, frozenset[int]] = {}
+        """Roots that had been called in its row when each optimizer stepped last."""
+        self._former = self._closed = 0
+        """Optimizer steps when the last row but one was closed, and the last one."""
         self._last_event = 0
         self.scopes = [0]
         """Serials of the scopes that passes of this thread lie in, the innermost last; 0 is the run."""
@@ -310,6 +315,7 @@ class StepMachine:
         self.last_optimizer = optimizer
         self.optimizer_steps += 1
         self._optimizers[optimizer] = self.optimizer_steps
+        self._used[optimizer] = frozenset(row.roots)
         if self._in_optimizer and phase:
             self._in_optimizer = False
             self._sink.ended(self.lane)
@@ -381,12 +387,14 @@ class StepMachine:
     # --- The end -----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The run ends: close all that is open, each at its last event."""
+        """The run or the thread ends: close all that is open, each at its last event, and forget the rest."""
         self._drain()
         while self._stack[-1] is not self._bottom:
             self._close_pass(self._stack[-1], self._last(self._stack[-1]))
         if self._bottom.row is not None:
             self._close_row(self._bottom, self._bottom.row.last)
+        self._optimizers.clear()
+        self._used.clear()
         self._show()
 
     def foresee(self, serial: int, grad: bool) -> tuple[int, int]:
@@ -427,7 +435,7 @@ class StepMachine:
 
     def _ends_at_forward(self, row: Row, root: int) -> bool:
         if row.stepped:
-            return self._updated(row)
+            return self._updated(row, root)
         if row.backward:
             return not self._optimizers
         if row.grad and self._optimizers:
@@ -436,10 +444,22 @@ class StepMachine:
         # this batch: a decoder, a loss, or the student after its teacher.
         return root in row.roots
 
-    def _updated(self, row: Row) -> bool:
-        """Whether every live optimizer that takes part in the steps has stepped."""
+    def _updated(self, row: Row, root: int = 0) -> bool:
+        """Whether every live optimizer that takes part in the steps has stepped.
+
+        One that only ever stepped where other roots were called takes none when it was not in the last row
+        or when ``root`` is called again: the folds of a cross-validation, the trainings that a thread of a
+        pool is given one after another.
+        """
+        again = root in row.roots
         return all(
-            optimizer in row.stepped or self.optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
+            optimizer in row.stepped
+            or self.optimizer_steps - last >= OPTIMIZER_IDLE_STEPS
+            or (
+                (again or last <= self._former)
+                and optimizer in self._used
+                and self._used[optimizer].isdisjoint(row.roots)
+            )
             for optimizer, last in self._optimizers.items()
         )
 
@@ -581,6 +601,7 @@ class StepMachine:
         if kind == TRAIN:
             # Right after the number is read: no two threads that train side by side get the same.
             totals.steps = number + 1
+            self._former, self._closed = self._closed, self.optimizer_steps
             pass_.steps += 1
         elif kind == EVALUATION:
             pass_.eval_steps += 1
@@ -640,7 +661,9 @@ class StepMachine:
     def _drain(self) -> None:
         """Handle what the garbage collector reported since the last event."""
         while self._gone:
-            self._optimizers.pop(self._gone.popleft(), None)
+            gone = self._gone.popleft()
+            self._optimizers.pop(gone, None)
+            self._used.pop(gone, None)
         while self._released:
             pass_, at = self._released.popleft()
             if pass_.state == ACTIVE:

@@ -466,6 +466,23 @@ def test_without_a_loader_all_optimizers_make_one_step(critic: int) -> None:
     assert sink.passes == {}
 
 
+def test_models_trained_one_after_another_do_not_wait_for_each_other() -> None:
+    script = Script()
+    for fold in range(3):
+        for _ in range(4):
+            script.train(SGD + fold, NET + fold)
+    assert [row.step for row in script.run().rows] == list(range(12))
+
+
+def test_two_models_that_are_trained_in_turn_make_one_step() -> None:
+    script = Script()
+    for _ in range(4):
+        script.train(SGD, NET)
+        script.train(ADAM, DECODER)
+    # The second one is not known before its first step.
+    assert len(script.run().rows) == 5
+
+
 def test_an_optimizer_that_stands_still_or_is_gone_holds_nothing_up() -> None:
     script = Script()
     script.machine.optimizer_made(SGD)
