@@ -174,6 +174,8 @@ class Recorder:
 
     def here(self) -> StepMachine:
         """The machine of this thread; inside a backward, autograd's threads get the one that waits for it."""
+        if os.getpid() != self.pid:
+            self._leave()
         machine = self._local.machine
         if machine is not None:
             return machine
@@ -184,6 +186,11 @@ class Recorder:
             machine = self._machine_for(threading.current_thread())
         self._local.machine = machine
         return machine
+
+    def _leave(self) -> None:
+        """Let go of ring and run in a child that C code forked, unknown to Python: they are the parent's."""
+        self.mute()
+        self._forked()
 
     def is_helper(self) -> bool:
         """Whether this thread, unknown so far, runs while another one is inside a root module."""
@@ -328,8 +335,7 @@ class Recorder:
         samples: int,
     ) -> None:
         if os.getpid() != self.pid:
-            self.mute()
-            self._forked()
+            self._leave()
             return
         self._rows += 1
         flags = kind
@@ -425,10 +431,6 @@ class Recorder:
 
     def updated(self, optimizer: int, at: int) -> None:
         """An optimizer has stepped, of which only updates are counted."""
-        if os.getpid() != self.pid:
-            self.mute()
-            self._forked()
-            return
         machine = self.here()
         machine.optimizer_steps += 1
         tally = self._tallies.get(machine)
