@@ -29,7 +29,7 @@ demo: $(VENV)/.torch ## train a small CNN with a slow loader, traced, and say wh
 	@[ -n "$$OTEL_EXPORTER_OTLP_ENDPOINT" ] || echo '(No Jaeger yet? docker run --rm -d -p 16686:16686 -p 4318:4318 jaegertracing/jaeger;' \
 	  'then the line above, then http://localhost:16686)'
 
-test: $(VENV)/.dev $(VENV)/.torch parts ## run the whole test suite, against a real Jaeger and Collector
+test: $(VENV)/.dev $(VENV)/.frameworks parts ## run the whole test suite, against a real Jaeger and Collector
 	$(RUN) -m pytest $(ARGS)
 
 parts: ## have the real servers of the tests at hand; the first time they are built with Go
@@ -82,4 +82,10 @@ $(VENV)/.torch: $(VENV)/.core
 	@$(PYTHON) tools/borrow_torch.py $(RUN) || { \
 	  echo 'installing $(firstword $(TORCH)) into $(VENV) (large; TORCH=... to choose another build)'; \
 	  $(PIP) install $(TORCH); }
+	@touch $@
+
+# After .torch: they require PyTorch, and pip would choose one.
+$(VENV)/.frameworks: $(VENV)/.torch pyproject.toml
+	@echo 'installing the libraries on PyTorch that the tests train with into $(VENV)'
+	@$(PIP) install --editable '.[frameworks]'
 	@touch $@

@@ -25,9 +25,10 @@ def _on_ci() -> bool:
 
 
 def pytest_sessionstart() -> None:
-    """On CI the modules that `importorskip` PyTorch must not pass by being skipped."""
-    if _on_ci() and find_spec("torch") is None:
-        pytest.exit("CI=true, and PyTorch is not installed: the tests of its hooks would be skipped", 1)
+    """On CI the tests that `importorskip` PyTorch and what is on top of it must not pass by being skipped."""
+    missing = [name for name in ("torch", "torchdata", "accelerate") if find_spec(name) is None]
+    if _on_ci() and missing:
+        pytest.exit(f"CI=true, and not installed: {', '.join(missing)}; the tests of it would be skipped", 1)
 
 
 def _binary(part: str) -> Path:

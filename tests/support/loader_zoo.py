@@ -7,9 +7,12 @@ so that two runs can be compared. Loaders live to the end: the recorder then num
 
 from __future__ import annotations
 
+import gc
 import inspect
+import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -129,10 +132,8 @@ class Failing(Rows):
         self.how = how
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        import os
-        import signal
-
         if index == 5:
+            time.sleep(0.5)  # the first batch is used by now
             if self.how == "raises":
                 raise LookupError("row 5 is missing")
             if self.how == "killed":
@@ -159,10 +160,12 @@ def workers(**options: Any) -> None:
 
 
 def unordered() -> None:
-    """Batches come as they are made, so their losses are sorted; torch < 2.6 cannot do it."""
+    """Batches come as they are made, so their sums are sorted; torch < 2.6 cannot do it."""
+    alone = nn.Linear(4, 1)
+    update = torch.optim.SGD(alone.parameters(), 0.01)
     known = "in_order" in inspect.signature(DataLoader).parameters
     data = loader(Rows(20), batch_size=4, num_workers=2, **({"in_order": False} if known else {}))
-    sums = [x.sum().item().hex() for x in data if [network(x).sum().backward(), optimizer.step()]]
+    sums = [x.sum().item().hex() for x in data if [alone(x).sum().backward(), update.step()]]
     print(sorted(sums))
 
 
@@ -304,6 +307,7 @@ def main(names: list[str]) -> None:
         SHAPES[name]()
         for each in loaders:
             each._iterator = None  # ends persistent workers
+        gc.collect()  # here: torch complains of an iterator that a forked worker collects
     print(random.random().hex(), numpy.random.rand().hex(), torch.rand(()).item().hex())
 
 
