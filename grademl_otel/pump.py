@@ -139,10 +139,6 @@ class Pump:
 
     def acknowledge(self) -> None:
         """Tell the owner how far its marks are delivered, and what is in the way."""
-        problem = next((sink.problem for sink in self._sinks or () if sink.problem), "")
-        if problem != self._problem:
-            self._problem = problem
-            self.reader.report(problem)
         self._count_unsent()
         if self.finished and not self._last_metrics_sent and self._all_settled():
             # Only now is it known what became of the last spans.
@@ -156,6 +152,10 @@ class Pump:
                 break
             reached = progress
             self._unacknowledged.popleft()
+        problem = next((sink.problem for sink in self._sinks or () if sink.problem), "")
+        if problem != self._problem:
+            self._problem = problem
+            self.reader.report(problem)
         if reached is None:
             return
         # Progress first: a successor must never find marks acknowledged that it would tell once more.
