@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, sampling
+from opentelemetry.util.types import AttributeValue
 
 from grademl_otel import marks, semconv
 from grademl_otel.context import StepContexts
@@ -57,7 +58,7 @@ class UserTags(SpanProcessor):
     """The one span processor of ours on the provider in place: run id and rank on the spans of others."""
 
     def __init__(self, info: marks.RunInfo) -> None:
-        self._tags = {semconv.RUN_ID: info.run_id, semconv.RANK: info.rank}
+        self._tags: dict[str, AttributeValue] = {semconv.RUN_ID: info.run_id, semconv.RANK: info.rank}
         self._provider: Any = None
 
     def join(self, provider: Any) -> None:

@@ -68,7 +68,8 @@ def hand_on(span: Span, provider: Any, resource: Resource) -> None:
         instrumentation_scope=_SCOPE,
     )
     # Not by `set_attributes`, which looks at each of the thousands of numbers in a step table.
-    live._attributes._dict.update(_attributes(span.attributes))
+    bounded: Any = live._attributes
+    bounded._dict.update(_attributes(span.attributes))
     if span.error is not None:
         live.set_status(Status(StatusCode.ERROR, span.error))
     around = Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
