@@ -38,6 +38,7 @@ from grademl_otel.config import (
     otlp_complaints,
     warn,
 )
+from grademl_otel.export.filestore import keepable
 from grademl_otel.family import Member
 from grademl_otel.identity import place_from_environment
 from grademl_otel.naming import Named, Namer
@@ -226,6 +227,11 @@ class Session:
             if configuration_file(os.environ) and place_from_environment(os.environ).rank == 0:
                 warn("nothing is recorded: OTEL_CONFIG_FILE sets no span processor up; see GRADEML_EXPORTER")
             return None
+        destination, complaint = keepable(destination, settings.store_dir)
+        if complaint:
+            warn(complaint)
+        if destination.nowhere:
+            return None
         if provider is None and OTLP in destination.exporters:
             complaints = (*settings.complaints, *otlp_complaints(os.environ))
             settings = self._settings = replace(settings, complaints=complaints)
@@ -286,11 +292,13 @@ class Session:
         """Name a run for good that began before its process group: that exists, or has not come for long."""
         if self._firm or self.info is None or self._settings is None:
             return
-        named = self._name(self._settings)
         now = time.perf_counter_ns()
         self._unnamed_since = self._unnamed_since or now
-        too_long = now - self._unnamed_since > _ALONE_AFTER_NS or recorder.rows > _ALONE_AFTER_ROWS
-        if not (named.firm or at_the_end or too_long):
+        waited = now - self._unnamed_since > _ALONE_AFTER_NS or recorder.rows > _ALONE_AFTER_ROWS
+        if not (waited or at_the_end or group_exists()):
+            return
+        named = self._name(self._settings)
+        if not (waited or at_the_end or named.firm):
             return
         self._firm, self._alone = True, not named.firm
         recorder.unnamed = False

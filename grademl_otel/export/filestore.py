@@ -17,15 +17,36 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
+
+from grademl_otel import values
+from grademl_otel.config import FILE, Destination
 
 TRACES: Final = "traces.jsonl"
 METRICS: Final = "metrics.jsonl"
 _LOCK_WAIT_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.01
 _BLOCK: Final = 64 * 1024
+
+
+def keepable(destination: Destination, store: Path) -> tuple[Destination, str]:
+    """Return ``destination`` without a file store that cannot be written, and one line that says so.
+
+    The line is empty when all is well. To be asked at the start of a run: it costs a look at the folder.
+    """
+    if FILE not in destination.exporters:
+        return destination, ""
+    try:
+        values.folder(str(store))
+    except ValueError as error:
+        others = tuple(exporter for exporter in destination.exporters if exporter != FILE)
+        what = "nothing is kept in files" if others else "nothing is recorded"
+        line = f"{what}: {store}: {error}; GRADEML_STORE names another folder"
+        return replace(destination, exporters=others), line
+    return destination, ""
 
 
 def run_folder(store: Path, run_id: str, start_unix_ns: int) -> Path:

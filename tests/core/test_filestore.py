@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from grademl_otel.config import Settings
+from grademl_otel.config import Destination, Settings
 from grademl_otel.convert.spans import Span
 from grademl_otel.export import filestore
-from grademl_otel.export.filestore import TRACES, FileStore, run_folder
+from grademl_otel.export.filestore import TRACES, FileStore, keepable, run_folder
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Sink
 
@@ -95,7 +95,7 @@ def test_folder_that_cannot_be_made_is_one_problem(tmp_path: Path) -> None:
 _FULL = """
 import resource, signal, sys
 from pathlib import Path
-from grademl_otel.config import Settings
+from grademl_otel.config import Destination, Settings
 from grademl_otel.export.filestore import FileStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
@@ -175,6 +175,21 @@ def test_ranks_that_write_at_once_mix_no_lines(tmp_path: Path) -> None:
     for name in b"abc":
         lengths = [len(line) for line in lines if line[:1] == bytes([name])]
         assert lengths == [number * 7919 % 300_000 for number in range(1, 40)]
+
+
+def test_store_that_cannot_be_written_is_no_destination(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    both = Destination(("file", "otlp"), traces=True, metrics=True, through_provider=False)
+
+    assert keepable(both, tmp_path / "new" / "store") == (both, "")
+    rest, line = keepable(both, tmp_path / "file")
+    assert rest == replace(both, exporters=("otlp",))
+    assert line.startswith(f"nothing is kept in files: {tmp_path / 'file'}: expected a folder")
+    nothing, line = keepable(replace(both, exporters=("file",)), tmp_path / "file")
+    assert nothing.nowhere
+    assert line.startswith("nothing is recorded: ")
+    assert line.endswith("GRADEML_STORE names another folder")
+    assert keepable(rest, tmp_path / "file") == (rest, "")
 
 
 def sinks_of(store: Path, environ: dict[str, str], *exporters: str) -> list[Sink]:

@@ -457,3 +457,18 @@ def test_full_disk_under_the_spool_is_counted_and_said(tmp_path: Path) -> None:
     (line,) = ours(err)
     assert "traces are dropped: no connection" in line
     assert line.endswith(f"{counts['dropped']:,} spans are lost")
+
+
+def test_store_that_cannot_be_written_is_one_line_at_the_start(tmp_path: Path) -> None:
+    """In a folder that is read-only, with nothing configured: nothing is recorded, the training goes on."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    scene = Scene(tmp_path / "scene", {"GRADEML_STORE": "", "GRADEML_EXPORTER": "file"})
+    scene.prefix = in_private_mounts(
+        f"mount -t tmpfs none {place}", f"mount -o remount,ro {place}", f"cd {place}"
+    )
+    code, err = train(scene)
+    assert (code, scene.done) == (0, STEPS)
+    (line,) = err.splitlines()
+    assert line.startswith(f"grademl: nothing is recorded: {place}/grademl-runs: expected a folder that can")
+    assert scene.relays() == []
