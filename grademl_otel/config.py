@@ -41,7 +41,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "where telemetry goes: `file`, `otlp`, both (comma between), or `none` (nothing is recorded)",
     ),
     Variable("GRADEML_STORE", "./grademl-runs", "folder of the file store; each run is a folder in it"),
-    Variable("GRADEML_RUN_ID", "random", "run id, 32 hex digits; taken as it is when set"),
+    Variable(
+        "GRADEML_RUN_ID",
+        "random",
+        "name of a process' first run, 32 hex digits; the same for all its ranks, see [runs.md](runs.md)",
+    ),
     Variable(
         "GRADEML_EXIT_WAIT", "2", "longest time in s that the exit waits until the telemetry is delivered"
     ),
