@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import (
     INVALID_SPAN,
     NonRecordingSpan,
@@ -117,7 +117,9 @@ class StepContexts:
         self._nests = nests
         self._info = info
         self._sampler = sampler
-        self._always = _constant(sampler)
+        root = _root(sampler)
+        self._always = True if root is ALWAYS_ON else False if root is ALWAYS_OFF else None
+        self._bound = root.bound if type(root) is TraceIdRatioBased else None
         self._records_grad = records_grad
         self._places: dict[int, _Place] = {}
         self._asked: dict[int, StepSpan] = {}
@@ -244,6 +246,8 @@ class StepContexts:
     def _sample(self, trace: int, kind: int, number: int) -> _Decision:
         if self._always is not None:
             return _Decision(self._always)
+        if self._bound is not None:  # as the sampler does, in a fifth of its time
+            return _Decision(trace & _LOW_HALF < self._bound)
         attributes = {semconv.STEP_NUMBER: number, semconv.STEP_KIND: _KINDS[kind]}
         try:
             # An empty context: a step has no parent, whatever span is current where it begins.
@@ -262,9 +266,8 @@ class StepContexts:
             warn(f"spans no longer nest in the steps: {type(error).__name__}: {error}")
 
 
-def _constant(sampler: Any) -> bool | None:
-    """What ``sampler`` says of every trace without a parent; None when that depends on the trace."""
-    root = getattr(sampler, "_root", sampler) if type(sampler) is ParentBased else sampler
-    if root is None or root is ALWAYS_ON:
-        return True
-    return False if root is ALWAYS_OFF else None
+def _root(sampler: Any) -> Any:
+    """Who decides about traces without a parent: ``sampler`` or what it asks then; without one all are in."""
+    if type(sampler) is ParentBased:
+        sampler = getattr(sampler, "_root", sampler)
+    return ALWAYS_ON if sampler is None else sampler

@@ -345,6 +345,7 @@ class Session:
         if foreign and _has_processors(provider):
             self._shares = False
             self._transport.share(provider)
+            self._be_first_at_exit()  # before the end of that provider, which is registered since
 
     def look_around(self) -> None:
         """See whether OpenTelemetry or a process group has been set up meanwhile."""
@@ -362,14 +363,17 @@ class Session:
     def _watch_the_end(self) -> None:
         # Registered at the first ML event, so after nearly every import: atexit runs backwards, and the
         # user's threads have been joined before.
-        atexit.unregister(self.exit)
-        atexit.register(self.exit)
+        self._be_first_at_exit()
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
             # Children of multiprocessing may end with os._exit, which knows no atexit.
             util.Finalize(None, self._end_child, exitpriority=100)
         self._chain_excepthook()
+
+    def _be_first_at_exit(self) -> None:
+        atexit.unregister(self.exit)
+        atexit.register(self.exit)
 
     def _chain_excepthook(self) -> None:
         """Note what ends the program, then do what would have been done."""
@@ -381,7 +385,8 @@ class Session:
             kind: type[BaseException], error: BaseException, traceback: TracebackType | None
         ) -> None:
             try:
-                self._error = kind.__name__
+                if not hasattr(sys, "ps1"):  # at a prompt the program goes on
+                    self._error = kind.__name__
                 traceback = hide_our_frames(error)
             except Exception:
                 pass

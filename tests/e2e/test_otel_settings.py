@@ -106,7 +106,7 @@ def look(span):
 train(look)
 
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 exporter = InMemorySpanExporter()
@@ -122,10 +122,11 @@ def nest(current):
     return time.monotonic() > end
 
 train(nest)
-provider._active_span_processor._span_processors = ()  # somebody replaces them all
-train(lambda _: True)
 (span,) = (span for span in exporter.get_finished_spans() if span.name == "mine")
 print("parent:", f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}")
+printed = ConsoleSpanExporter(formatter=lambda span: f"late: {span.name}\\n")
+provider._active_span_processor._span_processors = (BatchSpanProcessor(printed),)  # all are replaced
+train(lambda _: True)
 """
 
 CONSOLE_ONLY = """
@@ -273,8 +274,9 @@ def test_without_a_provider_nothing_is_attached_and_one_may_come_late(tmp_path: 
     script.write_text(NO_PROVIDER)
     # Nobody acts upon the console exporter here, so that it takes no spans.
     done = training.train_untraced(script, [], tmp_path, {"OTEL_TRACES_EXPORTER": "console"}).ok()
-    without, parent = done.out.splitlines()
+    without, parent, *late = done.out.splitlines()
     assert without == "without: True"
+    assert late.count(f"late: {semconv.RUN}") == 1  # before the end of a provider that came after us
     (path,) = (tmp_path / "runs").glob("*/traces.jsonl")
     steps = {(span.trace_id, span.span_id) for span in read_lines(path) if span.name == semconv.STEP}
     assert tuple(parent.split()[1:]) in steps
