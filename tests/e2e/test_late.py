@@ -125,7 +125,7 @@ def test_every_way_to_start_python(arguments: Sequence[str], name: str, tmp_path
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=tmp_path,
-        input=PLAIN,
+        input=PLAIN + ("\n1 / 0\n" if name == "-" and len(arguments) == 2 else ""),
         env=training.clean_environ(tmp_path, FILE_STORE),
         capture_output=True,
         text=True,
