@@ -16,7 +16,7 @@ from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Metric, Span
 from grademl_otel.convert.totals import metrics_of
 from grademl_otel.export.interval import DEFAULT_METRICS_EVERY_NS
-from grademl_otel.export.ledger import Counts
+from grademl_otel.export.ledger import Counts, lost_of
 from grademl_otel.plausible import NOTHING, believable, believable_phases, believable_totals
 from grademl_otel.ring.layout import PROGRESS_BYTES
 from grademl_otel.ring.reader import Mark, RingReader
@@ -119,9 +119,11 @@ class Pump:
         now = time.perf_counter_ns()
         phases = believable_phases(self.reader.open_phases(), now)
         spans = self._converter.finish(how, phases, now_ns, self._totals(now))
-        if self._recovered:
-            for span in spans:
-                if span.name == semconv.RUN:
+        for span in spans:
+            if span.name == semconv.RUN:
+                self._count_unsent()
+                span.attributes[semconv.TRACER_UNSENT] = lost_of(self._unsent)
+                if self._recovered:
                     span.attributes[semconv.RECOVERED] = True
         self._hold(spans)
         if how == "exit" and self._waits_for_work():

@@ -116,6 +116,7 @@ EVAL_STEPS_TOTAL: Final = "grademl.eval_steps"  # int on run and passes: evaluat
 INCOMPLETE_STEPS_TOTAL: Final = "grademl.incomplete_steps"  # int on run
 TRACER_COST: Final = "grademl.tracer.cost_fraction"  # double on run: own time / wall time
 TRACER_DROPPED: Final = "grademl.tracer.dropped"  # int on run and windows: marks lost
+TRACER_UNSENT: Final = "grademl.tracer.unsent"  # int on run: spans lost on their way, before this one
 SPANS_EMITTED: Final = "grademl.spans.emitted"  # int on run and windows: spans sent by this rank so far
 PASSES_LEFT_OUT: Final = "grademl.left_out.passes"  # int on run and windows: passes that had no room
 PHASES_LEFT_OUT: Final = "grademl.left_out.phases"  # int on run and windows: the same of checkpoints

@@ -40,5 +40,11 @@ class Ledger:
     @property
     def lost(self) -> int:
         """Spans that will never arrive."""
-        with self._lock:
-            return self._counts[semconv.UNSENT_DROPPED] + self._counts[semconv.UNSENT_REFUSED]
+        return lost_of(self.counts)
+
+
+def lost_of(counts: Counts) -> int:
+    """Return how many of these spans will never arrive."""
+    return sum(
+        spans for reason, spans in zip(REASONS, counts, strict=True) if reason != semconv.UNSENT_SPOOLED
+    )

@@ -99,10 +99,16 @@ class Pipeline:
 
     @property
     def problem(self) -> str | None:
-        """What does not get where it should, in one line; None while all does."""
-        if self._loss is not None:
-            lost = self.total.lost
-            return f"{self._loss}; {lost:,} spans are lost" if lost else self._loss
+        """What does not get where it should, of all runs; see `problem_of`."""
+        return self.problem_of(self.total)
+
+    def problem_of(self, ledger: Ledger) -> str | None:
+        """Return what of the run with ``ledger`` does not get where it should, in one line, if anything.
+
+        Spans that another run lost are that run's affair.
+        """
+        if self._loss is not None and (ledger.lost or not self.total.lost):
+            return f"{self._loss}; {ledger.lost:,} spans are lost" if ledger.lost else self._loss
         away, verdict = self._away()
         if away is not None:
             where = f"they wait in {self._spool.folder} and go with this or a later run"

@@ -71,7 +71,7 @@ class OtlpSink:
 
     @property
     def problem(self) -> str | None:
-        return self._pipeline.problem
+        return self._pipeline.problem_of(self._ledger)
 
     @property
     def unsent(self) -> Counts:

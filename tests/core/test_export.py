@@ -25,6 +25,7 @@ from grademl_otel.convert.spans import Resource, Span
 from grademl_otel.export import destination as destination_module
 from grademl_otel.export import pipeline as pipeline_module
 from grademl_otel.export import spool as spool_module
+from grademl_otel.export.interval import metrics_every_ns
 from grademl_otel.export.ledger import Ledger
 from grademl_otel.export.otlp import Request, rejected, trace_requests
 from grademl_otel.export.pipeline import Pipeline, open_pipeline
@@ -106,6 +107,14 @@ def test_endpoints(environ: dict[str, str], protocol: str, endpoint: str, insecu
     settings = OtlpSettings.from_env(TRACES, environ)
 
     assert (settings.protocol, settings.endpoint, settings.insecure) == (protocol, endpoint, insecure)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("", 10_000), ("60000", 60_000), ("1", 250), ("often", 10_000), ("-5", 10_000), ("nan", 10_000)],
+)
+def test_interval_of_metrics(text: str, milliseconds: int) -> None:
+    assert metrics_every_ns({"OTEL_METRIC_EXPORT_INTERVAL": text}) == milliseconds * 1_000_000
 
 
 def test_other_settings_and_their_order() -> None:
@@ -917,6 +926,21 @@ def test_full_spool_is_counted_and_said(tmp_path: Path) -> None:
     assert pipeline.problem is not None
     assert "the spool is full; is it running" in pipeline.problem
     assert pipeline.problem.endswith(f"{30 - kept} spans are lost")
+
+
+def test_each_run_is_told_of_its_own_losses(tmp_path: Path) -> None:
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(http=400)
+        pipeline, unlucky, lucky = started(tmp_path, http_environ(receiver.port)), Ledger(), Ledger()
+        last = pipeline.submit(spans_request(3), 2, unlucky)
+        until(lambda: pipeline.delivered >= last)
+        receiver.answer = lambda signal: Answer()
+        last = pipeline.submit(spans_request(4), 2, lucky)
+        until(lambda: pipeline.delivered >= last)
+        pipeline.close(5)
+    assert (unlucky.lost, lucky.lost) == (3, 0)
+    assert (pipeline.problem_of(unlucky) or "").endswith("3 spans are lost")
+    assert pipeline.problem_of(lucky) is None
 
 
 def test_loss_of_earlier_runs_is_said_as_theirs(tmp_path: Path) -> None:
