@@ -20,6 +20,8 @@ Mode = Literal["relay", "in-process"]
 
 _READY_WITHIN_NS: Final = 5_000_000_000
 _STARTING_NS: Final = 2_000_000_000
+_OVERDUE_NS: Final = 1_000_000_000
+"""At the exit there is less time for a relay to start."""
 _MAX_RESTARTS: Final = 3
 _STEADY_NS: Final = 600_000_000_000
 """A relay that lived so long is no sign that none stays alive."""
@@ -106,11 +108,8 @@ class Transport:
             self._writer.close(unlink=False)
             return delivered
         self.wake()
-        started = False
         while self._writer.acked < final and time.monotonic() < deadline:
-            if not started and not self._writer.relay_alive(time.perf_counter_ns()):
-                started = True
-                self._start_relay()
+            self._replace_relay(time.perf_counter_ns())
             time.sleep(_POLL_S)
         delivered = self._writer.acked >= final
         if not delivered and self._writer.relay_heartbeat == 0:
@@ -137,12 +136,11 @@ class Transport:
                 self._deaths = 0
             return
         waited = now_ns - self._started_at
-        was_ready = self._writer.relay_heartbeat > self._started_at
         if not reachable:
             self._convert_here("the ring's file is gone")
-        elif was_ready and self._deaths == _MAX_RESTARTS:
+        elif self._was_ready and self._deaths == _MAX_RESTARTS:
             self._convert_here("none stays alive")
-        elif was_ready:
+        elif self._was_ready:
             self._deaths += 1
             self._started_at = now_ns
             self._start_relay()
@@ -150,6 +148,18 @@ class Transport:
             self._convert_here("none answers")
         elif waited > _STARTING_NS:
             self._start_relay()  # the one that was there may have been about to leave
+
+    def _replace_relay(self, now_ns: int) -> None:
+        """At the end: start another relay when the one there was has died, or has not come in good time."""
+        overdue = self._was_ready or now_ns - self._started_at > _OVERDUE_NS
+        if overdue and not self._writer.relay_alive(now_ns):
+            self._started_at = now_ns
+            self._start_relay()
+
+    @property
+    def _was_ready(self) -> bool:
+        """The relay that was started last has looked at the ring."""
+        return self._writer.relay_heartbeat > self._started_at
 
     def _reachable(self) -> bool:
         try:

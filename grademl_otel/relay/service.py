@@ -37,7 +37,7 @@ _DYING_WAIT_NS: Final = 2_000_000_000
 """A relay told to stop waits so long for processes that were told, too, and are on their way out."""
 _DRAIN_LIMIT_NS: Final = 10_000_000_000
 _UNUSABLE_FOR_NS: Final = 60_000_000_000
-_ADOPT_EVERY_NS: Final = 10_000_000_000
+_ADOPT_EVERY_NS: Final = 2_000_000_000
 _SWEEP_EVERY_NS: Final = 3_600_000_000_000
 _FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 
@@ -152,7 +152,7 @@ class Relay:
             if not self._forgets_owner(path):
                 self._leave_alone(path, now, f"{error}")
             return False
-        if reader.attended(now):
+        if foreign is None and reader.attended(now):
             reader.close()  # by another relay, whose lock's file somebody deleted
             return False
         if not path.name.startswith(f"{reader.digest}-") or reader.abandoned:

@@ -163,10 +163,8 @@ def test_container_that_is_killed(scene: Scene) -> None:
     scene.prefix = deaths.as_pid_1()
     process = scene.start("wait", STEPS)
     settings = scene.digest[:SETTINGS_DIGITS]
-    until(lambda: list(scene.rings.glob(f"{settings}*{layout.SUFFIX}")))
     wait_for_steps(scene, 300)
-    a_second_ago = scene.done
-    time.sleep(1)
+    copied = scene.wait_for_copy()
     process.kill()
     process.communicate(timeout=30)
 
@@ -175,7 +173,7 @@ def test_container_that_is_killed(scene: Scene) -> None:
     until(lambda: len(scene.runs()) == 2)
     (recovered,) = (run for run in scene.runs() if semconv.RECOVERED in run.attributes)
     assert recovered[semconv.ENDED] == "killed"
-    assert a_second_ago <= recovered[semconv.STEPS_TOTAL] <= scene.done
+    assert copied <= recovered[semconv.STEPS_TOTAL] <= scene.done
     until(lambda: not list(scene.rings.glob(f"{settings}*-*")))
 
 
@@ -205,8 +203,7 @@ def test_process_and_relay_that_die_together(then: str, scene: Scene) -> None:
     process = scene.start("wait", STEPS)
     until(lambda: scene.files(layout.SUFFIX))
     wait_for_steps(scene, 300)
-    a_second_ago = scene.done
-    time.sleep(1)
+    copied = scene.wait_for_copy()
     deaths.killed_together([process.pid, *scene.relays()])
     process.communicate(timeout=30)
     assert scene.runs() == []
@@ -227,7 +224,7 @@ def test_process_and_relay_that_die_together(then: str, scene: Scene) -> None:
         until(lambda: len(scene.runs()) == 2)
         recovered = next(run for run in scene.runs() if semconv.RECOVERED in run.attributes)
         assert recovered[semconv.ENDED] == "killed"
-        assert a_second_ago <= recovered[semconv.STEPS_TOTAL] <= scene.done
+        assert copied <= recovered[semconv.STEPS_TOTAL] <= scene.done
     until(lambda: not scene.files(""))
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from grademl_otel import semconv
-from grademl_otel.digest import destination_digest
+from grademl_otel import marks, semconv
+from grademl_otel.digest import SETTINGS_DIGITS, destination_digest
+from grademl_otel.ring import layout
 
 from .rawspans import RawSpan, read_lines
 from .relays import until
@@ -123,6 +124,20 @@ class Scene:
         if self.rings.is_dir():
             for path in self.rings.glob(f"*{self.digest}*"):
                 path.unlink() if not path.is_dir() or path.is_symlink() else shutil.rmtree(path)
+
+    def wait_for_copy(self) -> int:
+        """Wait until the relay's copy of the ring has all the steps done by now, and return how many."""
+        done = self.done
+        settings = self.digest[:SETTINGS_DIGITS]
+        offset = layout.ACCUMULATORS + 8 * marks.ACC_STEPS
+
+        def copied() -> int:
+            for path in self.rings.glob(f"{settings}*{layout.SUFFIX}"):
+                return int(layout.I64.unpack_from(path.read_bytes(), offset)[0])
+            return 0
+
+        until(lambda: copied() >= done)
+        return done
 
     # --- What came of it -------------------------------------------------------------------------------
 
