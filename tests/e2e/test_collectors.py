@@ -29,8 +29,9 @@ import pytest
 import trustme
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.support.deaths import Scene, in_private_mounts, ours, theirs
+from tests.support.deaths import Scene, as_root, in_private_mounts, ours, theirs
 from tests.support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver, spans_of
+from tests.support.rawspans import read_lines
 from tests.support.relays import until
 from tests.support.training import ROOT
 
@@ -472,3 +473,40 @@ def test_store_that_cannot_be_written_is_one_line_at_the_start(tmp_path: Path) -
     (line,) = err.splitlines()
     assert line.startswith(f"grademl: nothing is recorded: {place}/grademl-runs: expected a folder that can")
     assert scene.relays() == []
+
+
+def test_file_store_goes_on_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    scene = Scene(tmp_path, {"GRADEML_STORE": str(place / "runs"), "OTEL_METRIC_EXPORT_INTERVAL": "250"})
+    scene.prefix = in_private_mounts(f"mount -t tmpfs -o size=160k none {place}")
+    program = scene.start("wait", 0)
+    try:
+        until(lambda: scene.relays())
+        (relay,) = scene.relays()
+        inside = Path(f"/proc/{relay}/root{place}")
+        until(lambda: os.statvfs(inside).f_bavail == 0)
+        time.sleep(1)  # some of what comes now has no place
+        enter = [*as_root(), "nsenter", f"--target={relay}", "--mount"]
+        subprocess.run([*enter, "mount", "-o", "remount,size=64m", str(place)], check=True)
+        before = lost_in(inside)
+        until(lambda: lost_in(inside) > before)  # a metric has arrived again
+        code, err = scene.stop(program)
+        until(lambda: scene.says("finished "))
+        (traces,) = inside.glob("runs/*/traces.jsonl")
+        spans = read_lines(traces)
+        lost = unsent(inside / "runs")["dropped"]
+    finally:
+        program.kill()
+        scene.clear()
+    assert code == 0
+    (run,) = (span for span in spans if span.name == "run")
+    assert len(spans) + lost == run["grademl.spans.emitted"]
+    assert run["grademl.tracer.unsent"] == lost > 0
+    (line,) = ours(err)
+    assert f"traces.jsonl: No space left on device; {lost:,} spans are dropped" in line
+
+
+def lost_in(place: Path) -> int:
+    """How many spans the last line of metrics says are lost."""
+    return unsent(place / "runs").get("dropped", 0)
