@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.diagnosis.facts import StepFacts, step_facts
+from grademl_otel.analyzers.diagnosis.facts import StepFacts, not_measured, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
     INFO,
@@ -31,6 +31,8 @@ RULE: Final = "compute.bound"
 def judge(run: Run) -> Judgement:
     """Conclude that computing sets the pace when no rank with enough steps waits for data."""
     facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
+    if (unmeasured := not_measured(run, RULE)) is not None:
+        return Judgement([], [unmeasured])
     if not facts or any(steps.n < CONFIDENT_STEPS or steps.wait_share >= WARN_SHARE for steps in facts):
         return Judgement([], [])
     slowest = max(facts, key=lambda steps: steps.step_ns)

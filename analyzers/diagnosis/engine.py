@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from grademl_otel.analyzers.diagnosis import compute, loader
-from grademl_otel.analyzers.diagnosis.facts import step_facts
+from grademl_otel.analyzers.diagnosis.facts import StepFacts, not_measured, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
     CRITICAL,
@@ -19,7 +19,8 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Judgement,
     Verdict,
 )
-from grademl_otel.analyzers.graph import lane_budget
+from grademl_otel.analyzers.graph import lane_budget, steady_level
+from grademl_otel.analyzers.graph.main_lane import STEP_PHASES
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 
@@ -47,7 +48,8 @@ def _beside_the_steps(run: Run) -> list[str]:
     beside: dict[str, int] = defaultdict(int)
     for row in lane_budget(run):
         if row.within is None:
-            (beside if row.per_step is None else steps)[row.phase] += row.ns
+            of_steps = row.per_step is not None or row.phase in STEP_PHASES
+            (steps if of_steps else beside)[row.phase] += row.ns
     total = sum(steps.values()) + sum(beside.values())
     if not steps or sum(steps.values()) >= _MAINLY * total:
         return []
@@ -67,6 +69,8 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
     if few < CONFIDENT_STEPS:
         lines = [f"Too few steps to judge: {count(few, 'steady step')}, {CONFIDENT_STEPS} are needed."]
         return Verdict("few_steps", None, lines)
+    if (unmeasured := not_measured(run, "")) is not None:
+        return Verdict("not_measured", None, _measured_in_part(run, facts, unmeasured))
     waits = percent(max(steps.wait_share for steps in facts))
     because = abstained[0].missing if abstained else "its cause was not recorded"
     return Verdict(
@@ -77,6 +81,18 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
             f"{because[:1].upper()}{because[1:]}.",
         ],
     )
+
+
+def _measured_in_part(run: Run, facts: list[StepFacts], unmeasured: Abstained) -> list[str]:
+    """Return what can be said of steps of which not all phases were measured."""
+    known = [one for one in facts if steady_level(run, one.rank) < loader.NO_WAITS]
+    lines = []
+    if known:
+        waits = percent(max(one.wait_share for one in known))
+        lines.append(f"The trainer waits for data {waits} of each step; what else it does was not measured.")
+    else:
+        lines.append("Only the ends of steps were recorded: what a step consists of was not measured.")
+    return [*lines, f"It was {unmeasured.missing}."]
 
 
 def _too_few(run: Run) -> list[Abstained]:

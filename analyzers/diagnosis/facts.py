@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph import activities, steady_rows, step_breakdown
+from grademl_otel.analyzers.diagnosis.finding import Abstained
+from grademl_otel.analyzers.graph import activities, steady_level, steady_rows, step_breakdown
 from grademl_otel.analyzers.graph.main_lane import OTHER, WORK_SCOPES
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
@@ -78,6 +79,19 @@ class LoaderFacts:
     @property
     def empty_share(self) -> float:
         return self.empty / self.n_asked if self.n_asked else 0.0
+
+
+def not_measured(run: Run, rule: str) -> Abstained | None:
+    """Return why ``rule`` cannot be judged where a rank's steady steps were recorded without all phases."""
+    reduced = next((one for one in run.reduced if steady_level(run, one.rank)), None)
+    if reduced is None:
+        return None
+    because = f": {reduced.reason}" if reduced.reason else ""
+    return Abstained(
+        rule,
+        f"recorded at level {steady_level(run, reduced.rank)}{because}",
+        "train some hundred steps with GRADEML_BUDGET=100, which records everything whatever it costs",
+    )
 
 
 def step_facts(run: Run, rank: int) -> StepFacts | None:

@@ -18,7 +18,13 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from grademl_otel.analyzers.diagnosis.facts import LoaderFacts, StepFacts, loader_facts, step_facts
+from grademl_otel.analyzers.diagnosis.facts import (
+    LoaderFacts,
+    StepFacts,
+    loader_facts,
+    not_measured,
+    step_facts,
+)
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
     CRITICAL_SHARE,
@@ -33,6 +39,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Where,
     severity_of,
 )
+from grademl_otel.analyzers.graph import steady_level
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, milliseconds, percent
 
@@ -50,6 +57,8 @@ HANDOVER_NS: Final = 1_000_000
 had better be made where it is needed."""
 MAINLY: Final = 0.5
 """Without workers nothing overlaps: the larger part of the step is its limit."""
+NO_WAITS: Final = 3
+"""Recording level at which not even waits are measured."""
 _NAMED: Final = 8
 """Ranks listed in a sentence."""
 
@@ -60,6 +69,9 @@ def judge(run: Run) -> Judgement:
     abstained: dict[str, Abstained] = {}
     for rank in run.ranks:
         steps = step_facts(run, rank)
+        if steady_level(run, rank) >= NO_WAITS and (unmeasured := not_measured(run, RULE)) is not None:
+            abstained.setdefault(unmeasured.missing, unmeasured)
+            continue
         if steps is None or severity_of(steps.wait_share, steps.n) is None:
             continue
         loader = loader_facts(run, rank)
@@ -93,6 +105,8 @@ def _doubt(run: Run, loader: LoaderFacts | None) -> Abstained | None:
             "run some hundred steps on one batch kept in memory: if they are no faster, the wait is hidden",
         )
     if loader is None:
+        if (unmeasured := not_measured(run, RULE)) is not None:
+            return unmeasured
         return Abstained(
             RULE,
             "what the main thread waited for is not recorded",

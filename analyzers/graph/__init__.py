@@ -9,6 +9,7 @@ from grademl_otel.analyzers.graph.budget import (
     Quantiles,
     StepBreakdown,
     lane_budget,
+    steady_level,
     steady_rows,
     step_breakdown,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "run_path",
     "run_summary",
     "shortened_total",
+    "steady_level",
     "steady_rows",
     "step_breakdown",
     "step_path",

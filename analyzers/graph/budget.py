@@ -17,7 +17,7 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import activities
 from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, MainLanes
 from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run
 
 FEW_STEPS: Final = 20
 """Below this many steady steps nothing is concluded from them."""
@@ -127,7 +127,9 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
     """Return what the steady steps of ``rank`` are made of; those of all ranks together by default."""
     main = activities(run).main
     ranks = run.ranks if rank is None else [rank]
-    found = [_steady_rows(run, r) for r in ranks]
+    # Rows that were measured less would make the phases of the others look short.
+    finest = min((steady_level(run, r) for r in ranks), default=0)
+    found = [_steady_rows(run, r) for r in ranks if steady_level(run, r) == finest]
     steady = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in found)])
     cells = _Cells(main, steady)
     mine = np.flatnonzero(cells.column >= 0)
@@ -166,10 +168,23 @@ def steady_rows(run: Run, rank: int) -> IntArray:
     return _steady_rows(run, rank)[0]
 
 
+def steady_level(run: Run, rank: int) -> int:
+    """Return the recording level of the steady steps of ``rank``; 0 where all phases were measured."""
+    rows = _steady_rows(run, rank)[0]
+    return int(_measured(run, rows[:1]).max(initial=0))
+
+
+def _measured(run: Run, rows: IntArray) -> IntArray:
+    """Return the recording levels of ``rows``, those at which all phases are measured as 0."""
+    levels = run.steps.level[rows]
+    return np.where(levels <= COMPLETE_LEVEL, 0, levels)
+
+
 def _steady_rows(run: Run, rank: int) -> tuple[IntArray, int]:
     """Return the steady rows of ``rank`` and how many before them were left out as warm-up.
 
-    What is warm-up goes by the number of the step: of a later part of a run (`--steps`) nothing is.
+    What is warm-up goes by the number of the step: of a later part of a run (`--steps`) nothing is. Where
+    the recording level changed, they are those of the level that most were recorded at.
     """
     not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
     rows = np.flatnonzero((run.steps.rank == rank) & ((run.steps.flags & not_training) == 0))
@@ -177,7 +192,12 @@ def _steady_rows(run: Run, rank: int) -> tuple[IntArray, int]:
     count = int(numbers.max(initial=-1)) + 1
     warmup = min(max(_WARMUP_STEPS, int(count * _WARMUP_SHARE)), _WARMUP_MOST)
     excluded = min(int(np.count_nonzero(numbers < warmup)), len(rows) // 2)
-    return rows[excluded:], excluded
+    rows = rows[excluded:]
+    if not len(rows):
+        return rows, excluded
+    measured = _measured(run, rows)
+    levels, counts = np.unique(measured, return_counts=True)
+    return rows[measured == levels[counts.argmax()]], excluded
 
 
 class _Cells:

@@ -57,6 +57,9 @@ GAPS: Final = frozenset((*_AREAS, LOADER_START))
 WORK_SCOPES: Final = (semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD, semconv.COMPILE)
 """Scopes that are work themselves, wherever they lie; the other scopes only hold work."""
 
+STEP_PHASES: Final = frozenset(semconv.PHASES) - frozenset(WORK_SCOPES)
+"""Phases of which the main lane's time, where it is a budget row of its own, lies in steps."""
+
 _OUTER_FIRST: Final = (semconv.DATA_WAIT, semconv.OPTIMIZER, semconv.BACKWARD)
 """Of two phases with equal bounds the one named first is the outer one."""
 _NESTED_IN: Final = {

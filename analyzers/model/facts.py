@@ -85,7 +85,7 @@ class Reduced:
     def __str__(self) -> str:
         missing = _MISSING.get(self.level, _MISSING[2])
         because = f" ({self.reason})" if self.reason else ""
-        return f"recorded at level {self.level} from step {self.since:,}: {missing}{because}"
+        return f"recorded in part from step {self.since:,} on, at level {self.level}: {missing}{because}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from rich.console import Group
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
-from grademl_otel.analyzers.graph.main_lane import OTHER
+from grademl_otel.analyzers.graph.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
 from grademl_otel.analyzers.reporting.document import ReportDocument, StepInfo
@@ -84,7 +84,8 @@ def _budget(document: ReportDocument) -> Group:
     ranks = len({entry.rank for entry in document.lane_budget})
     total: dict[str, int] = defaultdict(int)
     for entry in document.lane_budget:
-        total[STEPS if entry.per_step_ns is not None else entry.phase] += entry.ns
+        of_steps = entry.per_step_ns is not None or entry.phase in STEP_PHASES
+        total[STEPS if of_steps else entry.phase] += entry.ns
     wall = document.window.wall_ns * ranks or 1
     rows = sorted(total.items(), key=lambda item: -item[1])
     who = "main thread" if ranks == 1 else f"main threads, mean of {ranks:,} ranks"
