@@ -38,7 +38,7 @@ def name_run(given: str | None, proposal: str, ordinal: str, kin: Kin, environ: 
     process (see `agreement.agree`), ``kin`` what this process has from its parent.
     """
     launched = place_from_environment(environ)
-    if given is not None and kin.inherited is None and kin.parent is not None and kin.parent.run_id == given:
+    if kin.parent is not None and kin.parent.run_id == given:
         given = None  # a child with its parent's environment: that run has its rank 0 already
     agreed = agreement.agree(given or proposal, launched, ordinal, environ)
     if agreed is not None:

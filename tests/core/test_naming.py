@@ -187,8 +187,9 @@ def test_what_a_child_inherits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (named.run_id, named.place, named.parent) == (MINE, Place(), PARENT)
     # A child whose environment still has the name that its parent's run has taken.
     assert name_run(PARENT.run_id, MINE, "0", Kin(PARENT), {}).run_id == MINE
+    assert name_run(PARENT.run_id, MINE, "0", Kin(PARENT, place), {}).place == Place(2, 2, 0, 0)
     group(monkeypatch, Store(), 1, 2)  # ranks of its own: its parent has rank 0 of the other run
-    named = name_run(None, MINE, "0", Kin(PARENT, place), {})
+    named = name_run(PARENT.run_id, MINE, "0", Kin(PARENT, place), {})
     assert (named.run_id, named.place, named.parent) == (MINE, Place(1, 0, 2), PARENT)
 
 
