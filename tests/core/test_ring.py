@@ -446,6 +446,20 @@ def test_folder_open_to_others_is_not_used(tmp_path: Path, monkeypatch: pytest.M
     ring.close(unlink=True)
 
 
+def test_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: real + 1)
+    monkeypatch.setattr(ringplace, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    folder = tmp_path / f"grademl-{real + 1}"
+    folder.mkdir(mode=0o700)
+
+    with pytest.raises(RingUnavailable, match="not a folder of this user alone"):
+        RingWriter.create(Settings.from_env({"GRADEML_RING_BYTES": str(RING_BYTES)}))
+    assert list(folder.iterdir()) == []
+
+
 def test_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, target = tmp_path / "asked", tmp_path / "target"
     target.mkdir(mode=0o700)
