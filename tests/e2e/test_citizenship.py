@@ -108,6 +108,7 @@ def run(site: OddServer, folder: Path, settings: Mapping[str, str]) -> Seen:
             {
                 "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}",
                 "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_HEADERS": "x-team=red",
                 "OTEL_LOGS_EXPORTER": "none",
                 "PYTHONPATH": neighbours(*INSTRUMENTATIONS),
                 **settings,
@@ -125,6 +126,10 @@ def together(site: OddServer, tmp_path_factory: pytest.TempPathFactory) -> Seen:
 def alone(site: OddServer, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("alone")
     return run(site, folder, {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "grademl_torch"})
+
+
+def test_all_that_is_sent_has_the_users_headers(together: Seen) -> None:
+    assert {headers.get("x-team") for _, headers in together.receiver.attempts} == {"red"}
 
 
 def test_no_span_of_a_step_is_an_orphan(together: Seen) -> None:
@@ -146,6 +151,7 @@ def test_what_is_asked_in_a_step_nests_in_it(together: Seen) -> None:
     assert about(together.parents(together.requests_of("/evaluate"))) == evaluated
     assert fetches[STEPS : 2 * STEPS] == evaluated
     assert about(together.parents(together.requests_of("/break"))) == [("step", "train", 3 * STEPS)]
+    assert about(together.parents(together.requests_of("/generator"))) == [("step", "train", 3 * STEPS + 2)]
     for path in ("/fetch", "/log", "/evaluate"):  # a step that a break leaves ends with its last event
         for span, parent in zip(
             together.requests_of(path), together.parents(together.requests_of(path)), strict=True
@@ -162,7 +168,7 @@ def test_a_thread_that_was_started_in_a_step_belongs_to_it(together: Seen) -> No
 
 
 def test_what_is_not_in_a_step_keeps_no_parent(together: Seen) -> None:
-    for path in ("/before", "/after"):
+    for path in ("/before", "/after", "/caught", "/closed"):
         assert together.parents(together.requests_of(path)) == [None]
     assert together.parents(together.named("in-coroutine")) == [None] * STEPS
     assert together.finished.out.splitlines()[-1] == "current: False"

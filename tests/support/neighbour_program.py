@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,6 +89,21 @@ def main() -> None:
         requests.get(f"{URL}/break", timeout=10)
         break
     requests.get(f"{URL}/after", timeout=10)
+    try:
+        for batch in loader:
+            update(batch)
+            raise ValueError("bad batch")
+    except ValueError:
+        requests.get(f"{URL}/caught", timeout=10)
+
+    def batches() -> Iterator[Any]:
+        yield from loader
+
+    for batch in batches():
+        update(batch)
+        requests.get(f"{URL}/generator", timeout=10)
+        break
+    requests.get(f"{URL}/closed", timeout=10)
     current = trace.get_current_span().get_span_context()
     print("current:", current.is_valid)
 
