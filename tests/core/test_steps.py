@@ -644,6 +644,9 @@ def test_whatever_a_script_does_rows_are_sound(events: list[tuple[str, int]]) ->
     trained = [row for row in sink.rows if row.kind == TRAIN]
     assert [row.step for row in trained] == list(range(len(trained)))
     assert script.totals.steps == len(trained)
+    # What happens after the end is part of no row, and no row is told again right after itself.
+    assert sink.shown[-1:] in ([], [0])
+    assert all(one != other for one, other in zip(sink.shown, sink.shown[1:], strict=False))
     assert len(sink.rows) == script.totals.steps + script.totals.eval_steps + script.totals.incomplete
     for row in sink.rows:
         assert row.pass_ == 0 or row.pass_ in sink.passes
@@ -660,3 +663,37 @@ def test_whatever_a_script_does_rows_are_sound(events: list[tuple[str, int]]) ->
             assert parent.end is not None
             assert parent.start <= span.start
             assert span.end <= parent.end
+
+
+def test_a_thread_is_told_the_row_that_it_is_in() -> None:
+    script = Script()
+    loader = script.iterate(0)
+    script.next(loader)
+    script.forward()
+    evaluation = script.iterate(1)
+    script.next(evaluation)
+    script.forward(grad=False)
+    script.stop(evaluation)
+    script.backward()
+    script.step(SGD)
+    script.next(loader)
+    script.stop(loader)
+    sink = script.run()
+    # The evaluation waits for a batch in a row 3 that does not come to be: it is the next of the thread, whose
+    # batch nobody computes on; and there is no batch for a row 4.
+    assert sink.shown == [1, 2, 3, 1, 3, 4, 0]
+    assert [row.serial for row in sink.rows] == [2, 1]
+
+
+def test_a_row_without_a_loader_is_left_when_all_its_optimizers_have_stepped() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    script.machine.optimizer_made(ADAM)
+    for _ in range(2):
+        script.forward()
+        script.backward()
+        script.step(SGD)
+        script.backward()
+        script.step(ADAM)
+    sink = script.run()
+    assert sink.shown == [1, 0, 2, 0]
