@@ -679,7 +679,7 @@ def test_a_thread_is_told_the_row_that_it_is_in() -> None:
     script.next(loader)
     script.stop(loader)
     sink = script.run()
-    # The evaluation waits for a batch in a row 3 that does not come to be: it is the next of the thread, whose
+    # The evaluation waits for a batch in a row 3 that does not come: it is the next of the thread, whose
     # batch nobody computes on; and there is no batch for a row 4.
     assert sink.shown == [1, 2, 3, 1, 3, 4, 0]
     assert [row.serial for row in sink.rows] == [2, 1]
