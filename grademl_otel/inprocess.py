@@ -7,6 +7,7 @@ interpreter lock for longer shows in the slowest steps of the training.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -33,10 +34,19 @@ class Readable(Protocol):
     def reader(self) -> RingReader: ...
 
 
+def _keep_our_log_to_ourselves() -> None:
+    """What a relay writes to its log has no place in the user's, nor on stderr."""
+    log = logging.getLogger("grademl_otel")
+    log.propagate = False
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+
+
 class InProcessWorker:
     """Empties the ring of this very process."""
 
     def __init__(self, writer: Readable, settings: Settings, provider: Any = None):
+        _keep_our_log_to_ourselves()
         self._sinks = Sinks(settings, os.environ)
         self._provider = provider
         self._owner = os.getpid()

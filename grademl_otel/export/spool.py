@@ -62,36 +62,48 @@ class Entry(NamedTuple):
 
 
 class _Place:
-    """One folder that holds spools of all destinations, this one's among them."""
+    """One folder that holds spools of all destinations, this one's among them; they share the bound.
+
+    What lies there is counted now and then, and what this process does to it in between.
+    """
 
     def __init__(self, base: Path, destination: str, max_bytes: int):
         self.base = base
         self.folder = base / f"{_FOLDER_PREFIX}{destination}"
         self.max_bytes = max_bytes
+        self._known: dict[Path, Entry] = {}
         self._used = 0
         self._counted_at = -_RECOUNT_S
 
-    def fits(self, size: int) -> bool:
-        now = time.monotonic()
-        if now - self._counted_at > _RECOUNT_S or self._used + size > self.max_bytes:
-            self._used = sum(entry.size for entry in self.everything())
-            self._counted_at = now
-        return self._used + size <= self.max_bytes
+    def excess(self, size: int) -> int:
+        """Return how many bytes there are too many if ``size`` more come."""
+        if time.monotonic() - self._counted_at > _RECOUNT_S:
+            found = [entry for folder in self.folders() for entry in _entries(folder)]
+            self._known = {entry.path: entry for entry in found}
+            self._used = sum(entry.size for entry in found)
+            self._counted_at = time.monotonic()
+        return self._used + size - self.max_bytes
+
+    def candidates(self, priority: int) -> list[Entry]:
+        """Return the entries of ``priority`` and less important ones, in the order in which they may go."""
+        found = [entry for entry in self._known.values() if entry.priority >= priority]
+        return sorted(found, key=lambda entry: (-entry.priority, entry.written_ns))
 
     def make(self) -> None:
         """Make the folder where it is missing; raises OSError."""
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_folder(self.folder)
 
-    def changed(self, size: int) -> None:
-        """Note that ``size`` more bytes are used (fewer, when it is negative)."""
-        self._used += size
+    def added(self, entry: Entry) -> None:
+        self._known[entry.path] = entry
+        self._used += entry.size
 
-    def everything(self) -> list[Entry]:
-        """Return the entries of all destinations: they share the bound."""
-        return [entry for folder in self.folders() for entry in _entries(folder)]
+    def removed(self, entry: Entry) -> None:
+        if self._known.pop(entry.path, None) is not None:
+            self._used -= entry.size
 
     def folders(self) -> list[Path]:
+        """Return the folders of all destinations."""
         try:
             return [path for path in self.base.glob(f"{_FOLDER_PREFIX}*") if _is_ours(path)]
         except OSError:
@@ -177,19 +189,19 @@ class Spool:
             return None
         return Request(entry.signal, data[_LENGTH.size :], entry.spans)
 
-    def remove(self, entry: Entry) -> None:
-        """Forget ``entry``."""
+    def remove(self, entry: Entry) -> bool:
+        """Forget ``entry``; return False when another process has done so before."""
         with self._changing:
+            for place in self._places:
+                place.removed(entry)
             try:
                 entry.path.unlink()
+                return True
             except FileNotFoundError:
-                return
+                return False
             except OSError as error:
                 _log.debug("%s: %s", entry.path, error.strerror)
-                return
-            for place in self._places:
-                if entry.path.is_relative_to(place.base):
-                    place.changed(-entry.size)
+                return False
 
     @contextmanager
     def resending(self) -> Iterator[bool]:
@@ -207,7 +219,7 @@ class Spool:
                         self._give_up(entry, "too old")
                 removed = _remove_litter(folder)
                 if removed:
-                    _log.warning("%s: removed %d old files that are no requests", folder, removed)
+                    _log.info("%s: removed %d old files that are no requests", folder, removed)
 
     def _put_in(self, place: _Place, request: Request, priority: int, written_ns: int) -> Entry | None:
         size = _LENGTH.size + len(request.body)
@@ -223,24 +235,23 @@ class Spool:
             if error.errno not in _FULL or not self._free(place, size, priority + 1):
                 raise
             _write(path, data)
-        place.changed(size)
-        return Entry(path, request.signal, priority, request.count, written_ns, size)
+        entry = Entry(path, request.signal, priority, request.count, written_ns, size)
+        place.added(entry)
+        return entry
 
     def _make_room(self, place: _Place, size: int, priority: int) -> bool:
         """See to it that ``size`` more bytes fit into the bound; return False when they never will."""
-        if place.fits(size):
-            return True
-        excess = size + sum(entry.size for entry in place.everything()) - place.max_bytes
-        return self._free(place, excess, priority)
+        excess = place.excess(size)
+        return excess <= 0 or self._free(place, excess, priority)
 
     def _free(self, place: _Place, size: int, priority: int) -> bool:
         """Drop entries of ``priority`` or less important ones, these and the oldest first, to gain ``size``
         bytes; drop none when they are not enough.
         """
-        candidates = [entry for entry in place.everything() if entry.priority >= priority]
+        candidates = place.candidates(priority)
         if sum(entry.size for entry in candidates) < size:
             return False
-        for entry in sorted(candidates, key=lambda entry: (-entry.priority, entry.written_ns)):
+        for entry in candidates:
             if size <= 0:
                 break
             self._give_up(entry, "the spool is full")
@@ -248,9 +259,9 @@ class Spool:
         return True
 
     def _give_up(self, entry: Entry, why: str) -> None:
-        self.remove(entry)
-        _log.warning("%s: given up, %d %s: %s", entry.path, entry.spans, entry.signal, why)
-        self._lost(entry, why)
+        if self.remove(entry):
+            _log.info("%s: given up, %d %s: %s", entry.path, entry.spans, entry.signal, why)
+            self._lost(entry, why)
 
 
 def _write(path: Path, data: bytes) -> None:
