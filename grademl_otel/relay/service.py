@@ -23,7 +23,7 @@ from grademl_otel.pump import Pump
 from grademl_otel.relay.launch import elect, holds, retire, wake_path
 from grademl_otel.ring import layout
 from grademl_otel.ring.mirror import Mirror
-from grademl_otel.ring.place import is_unlocked, remove, remove_forgotten
+from grademl_otel.ring.place import is_unlocked, private_folder, remove, remove_forgotten
 from grademl_otel.ring.reader import RingCorrupt, RingReader
 
 _log = logging.getLogger(__name__)
@@ -116,8 +116,9 @@ class Relay:
         if holds(self._folder, self._digest, self._lock):
             return
         try:
-            lock = elect(self._folder, self._digest)
-        except OSError:  # the folder is gone, too; the owner of a ring makes it anew
+            self._folder.lstat()
+            lock = elect(private_folder(self._folder), self._digest)
+        except OSError:  # the folder is gone, too, or another user's now; the owner of a ring makes it anew
             return
         if lock is None:  # another relay was quicker
             self._stopping = True
