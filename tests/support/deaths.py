@@ -199,6 +199,18 @@ def as_pid_1() -> list[str]:
     return _in_namespace("--pid", "--fork", "--mount-proc", "--kill-child")
 
 
+def as_container() -> list[str]:
+    """The same, with an IPC namespace of its own, too; /dev/shm is shared with the host."""
+    return _in_namespace("--pid", "--ipc", "--fork", "--mount-proc", "--kill-child")
+
+
+def as_user(uid: int) -> list[str]:
+    """The program runs as another user, who may or may not exist."""
+    if shutil.which("setpriv") is None:
+        return _cannot_be_had("setpriv")
+    return [*as_root(), "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+
 def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
     """The program may have so much memory before the kernel kills it."""
     first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
