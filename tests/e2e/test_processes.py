@@ -95,9 +95,14 @@ def test_steps_of(shape: str, zoo: Zoo) -> None:
     assert run[semconv.STEPS_TOTAL] == zoo.steps[shape]
     assert (run[semconv.EVAL_STEPS_TOTAL], run[semconv.INCOMPLETE_STEPS_TOTAL]) == (0, 0)
     assert run[semconv.TRACER_DROPPED] == 0
-    windows = [span for span in spans if span.name == semconv.WINDOW and span[semconv.SPANS_EMITTED]]
-    numbers = [number for window in windows for number in _numbers(window)]
+    numbers = [number for window in _windows(spans) for number in _numbers(window)]
     assert sorted(numbers) == list(range(zoo.steps[shape]))
+
+
+def _windows(spans: list[RawSpan]) -> list[RawSpan]:
+    """Those that have rows."""
+    column = f"{semconv.TABLE_PREFIX}step"
+    return [span for span in spans if span.name == semconv.WINDOW and column in span.attributes]
 
 
 def _numbers(window: RawSpan) -> list[int]:
@@ -109,13 +114,12 @@ def _numbers(window: RawSpan) -> list[int]:
 
 def test_threads_keep_their_steps_apart(zoo: Zoo) -> None:
     per_lane: Counter[str] = Counter()
-    for window in zoo.runs["threads"]:
-        if window.name == semconv.WINDOW:
-            lanes = window[semconv.WINDOW_LANES] if semconv.WINDOW_LANES in window.attributes else ["main"]
-            numbers = _numbers(window)
-            of_rows = _column(window, "lane") if len(lanes) > 1 else [0]
-            of_rows = of_rows if len(of_rows) == len(numbers) else of_rows * len(numbers)
-            per_lane.update(lanes[index] for index in of_rows)
+    for window in _windows(zoo.runs["threads"]):
+        lanes = window[semconv.WINDOW_LANES] if semconv.WINDOW_LANES in window.attributes else ["main"]
+        numbers = _numbers(window)
+        of_rows = _column(window, "lane") if len(lanes) > 1 else [0]
+        of_rows = of_rows if len(of_rows) == len(numbers) else of_rows * len(numbers)
+        per_lane.update(lanes[index] for index in of_rows)
     assert sorted(per_lane.values()) == [25 + number for number in range(process_zoo.THREADS)]
     epochs = [span for span in zoo.runs["threads"] if span.name == semconv.EPOCH]
     assert {epoch[semconv.LANE]: epoch[semconv.STEPS_TOTAL] for epoch in epochs} == per_lane
