@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,16 +95,13 @@ class Scene:
 
     def relays(self) -> list[int]:
         """The relays of this scene that live."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if self.digest.encode() in command and b"detach.py" not in b" ".join(command) and state != "Z":
-                found.append(int(entry.name))
-        return found
+        return [pid for pid, command in _processes() if self.digest in command and not _is_detach(command)]
+
+    def trainer(self) -> int:
+        """The process id of the program, seen from here."""
+        log = str(self.folder / "steps")
+        (pid,) = (pid for pid, command in _processes() if command[:1] == [sys.executable] and log in command)
+        return pid
 
     def kill_relay(self) -> None:
         """Kill the relay once it serves, and wait until it is gone."""
@@ -164,6 +161,22 @@ class Scene:
         return sorted(found)
 
 
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Process ids and commands of all that live."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_text(errors="replace").split("\0")[:-1]
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            yield int(entry.name), command
+
+
+def _is_detach(command: list[str]) -> bool:
+    return any(word.endswith("detach.py") for word in command)
+
+
 def theirs(err: str) -> str:
     """What the program itself said on stderr; addresses and our lines left out."""
     lines = [line for line in err.splitlines(keepends=True) if not line.startswith("grademl: ")]
@@ -221,18 +234,27 @@ def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
     else:
         return _cannot_be_had("a memory cgroup")
     script = f"mkdir -p {group} && echo {limit_bytes} > {group}/{limit} && echo $$ > {group}/cgroup.procs"
-    command = [*as_root(), "sh", "-c", f'{script} && exec "$@"', "sh"]
-    probe = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    return command if probe.returncode == 0 else _cannot_be_had(f"a memory cgroup ({probe.stderr.strip()})")
+    return _probed([*as_root(), "sh", "-c", f"{script} && {_BACK_TO_USER}", "sh"], "a memory cgroup")
 
 
 def _in_namespace(*options: str, commands: Sequence[str] = ()) -> list[str]:
     if shutil.which("unshare") is None:
         return _cannot_be_had("unshare")
-    script = " && ".join([*commands, 'exec "$@"'])
-    command = [*as_root(), "unshare", *options, "sh", "-c", script, "sh"]
+    script = " && ".join([*commands, _BACK_TO_USER])
+    return _probed([*as_root(), "unshare", *options, "sh", "-c", script, "sh"], "namespaces")
+
+
+_BACK_TO_USER = (
+    'exec "$@"'
+    if os.getuid() == 0
+    else f'exec setpriv --reuid {os.getuid()} --regid {os.getgid()} --clear-groups "$@"'
+)
+"""The surroundings are made by root, the program is the user's."""
+
+
+def _probed(command: list[str], part: str) -> list[str]:
     probe = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    return command if probe.returncode == 0 else _cannot_be_had(f"namespaces ({probe.stderr.strip()})")
+    return command if probe.returncode == 0 else _cannot_be_had(f"{part} ({probe.stderr.strip()})")
 
 
 def _cannot_be_had(part: str) -> list[str]:
