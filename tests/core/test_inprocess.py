@@ -6,6 +6,7 @@ from __future__ import annotations
 # Before any provider: the SDK's fork handler uses an executor, and waits for ever when the executor's own
 # handler, which frees a lock, was registered after it.
 import concurrent.futures.thread  # noqa: F401
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import Settings
+from grademl_otel.inprocess import _keep_our_log_to_ourselves
 from grademl_otel.ring.writer import RingWriter
 from grademl_otel.transport import Transport, open_transport
 
@@ -173,3 +175,16 @@ def test_closing_twice_and_ticks_afterwards(ring: RingWriter, settings: Settings
     transport.tick(time.perf_counter_ns())
     transport.wake()
     ring.write(marks.phase_kind(semconv.FORWARD), 1, 1, 2, 0)
+
+
+def test_our_log_stays_out_of_the_users(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("grademl_otel")
+    monkeypatch.setattr(log, "propagate", True)
+    monkeypatch.setattr(log, "handlers", [])
+    _keep_our_log_to_ourselves()
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("grademl_otel.export.spool").error("given up")
+    assert caplog.records == []
+    assert capfd.readouterr().err == ""
