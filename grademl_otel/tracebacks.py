@@ -5,14 +5,30 @@ Each wrapper takes its own frame out while an exception passes through it, so th
 seen: not in a thread, a child process, a log, an exception group, a notebook or a debugger. Python 3.10 keeps
 the traceback of a ``raise`` apart from the exception and puts the frame back; there :func:`hide_our_frames`
 serves what ends the program, and other tracebacks show our frames.
+
+Where a library warns about the line that called it, :func:`pass_over` has that be the user's line.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final
+from types import FunctionType, TracebackType
+from typing import Any, Final, TypeVar
+
+F = TypeVar("F", bound=Any)
 
 _PACKAGE: Final = __name__.partition(".")[0]
+_PASSED_OVER: Final = f"<frozen importlib._bootstrap> {_PACKAGE}"
+
+
+def pass_over(wrapper: F) -> F:
+    """Have `warnings` not count the frames of ``wrapper`` when it looks for the caller; returns it.
+
+    It leaves out the frames of the import system, which it tells by the names of their files. So does Dynamo:
+    a wrapper that it must see through cannot have this.
+    """
+    assert isinstance(wrapper, FunctionType)
+    wrapper.__code__ = wrapper.__code__.replace(co_filename=_PASSED_OVER)
+    return wrapper
 
 
 def leave_out_this_frame(error: BaseException) -> None:

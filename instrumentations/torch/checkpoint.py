@@ -17,7 +17,7 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard
 from grademl_otel.steps import StepMachine
-from grademl_otel.tracebacks import leave_out_this_frame
+from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 
 _SAVE: Final = marks.phase_kind(semconv.CHECKPOINT_SAVE)
 _LOAD: Final = marks.phase_kind(semconv.CHECKPOINT_LOAD)
@@ -40,6 +40,7 @@ def _wrap(name: str, original: Callable[..., Any], kind: int, inside: _Inside) -
     guard = Guard(f"torch.{name}")
     position = 1 if kind == _SAVE else 0  # of the argument that says where
 
+    @pass_over
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         target = running = None

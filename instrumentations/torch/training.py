@@ -26,7 +26,7 @@ from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard, Recorder
 from grademl_otel.steps import StepMachine
-from grademl_otel.tracebacks import leave_out_this_frame
+from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 
 
 def install(patches: Patches) -> None:
@@ -44,6 +44,7 @@ def install(patches: Patches) -> None:
 def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: backward")
 
+    @pass_over
     @wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         recorder = None
@@ -196,6 +197,7 @@ class _Optimizers:
 
 
 def _wrap_init(original: Callable[..., None], optimizers: _Optimizers) -> Callable[..., None]:
+    @pass_over
     @wraps(original)
     def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         try:
@@ -211,6 +213,7 @@ def _wrap_init(original: Callable[..., None], optimizers: _Optimizers) -> Callab
 def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
     guard = Guard("torch: skipped steps of a GradScaler")
 
+    @pass_over
     @wraps(original)
     def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         recorder = session.recorder

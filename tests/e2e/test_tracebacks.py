@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 # The error passes each of our wrappers, with and without a row, and then somebody prints it.
 SCRIPT = """
-import asyncio, dataclasses, logging, multiprocessing, pdb, sys, threading, traceback
+import asyncio, dataclasses, logging, multiprocessing, os, pdb, sys, threading, traceback
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -120,8 +120,17 @@ CAUSES += [in_scaler, in_exhausted, chained]
 if sys.version_info >= (3, 11):
     CAUSES.append(grouped)
 
+def warned():
+    weight = torch.ones(2, requires_grad=True)
+    torch.optim.SGD([weight, weight], 0.1)
+    torch.autograd.backward([weight.sum()], grad_variables=[torch.ones(())])
+    torch.save({"weight": 1.0}, "weight.pt")
+    torch.load("weight.pt")
+
 def main():
     torch.set_num_threads(1)
+    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # torch.load warns
+    warned()
     for cause in CAUSES:
         print(cause.__name__, file=sys.stderr)
         try:
@@ -170,6 +179,10 @@ def test_every_printed_traceback_is_the_same(tmp_path: Path) -> None:
     traced = training.train(script, [], tmp_path, {"GRADEML_EXPORTER": "file"})
     assert plain.err.count("Traceback (most recent call last)") >= 18
     assert "pdb" in plain.out.lower()
+    warned = [
+        line for line in plain.err.splitlines() if line.startswith(f"{script}:") and "Warning: " in line
+    ]
+    assert len(warned) >= 2
     ours = [line for line in traced.err.splitlines() if line.startswith("grademl: ")]
     assert all(line.startswith("grademl: recording run") for line in ours)
     assert "grademl_otel" not in traced.err + traced.out
