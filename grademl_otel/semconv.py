@@ -224,12 +224,12 @@ def run_shard(rank: int) -> int:
 
 
 def ranks_per_shard(world_size: int) -> int:
-    """Return how many ranks share a trace of a window at most: a power of two."""
-    return min(RANKS_PER_SHARD, 1 << max(0, world_size - 1).bit_length())
+    """Return how many ranks share a trace of a window: a power of two; of a ``world_size`` of 0, not known."""
+    return min(RANKS_PER_SHARD, 1 << (world_size - 1).bit_length()) if world_size else RANKS_PER_SHARD
 
 
 def parts_per_shard(world_size: int) -> int:
-    """Return how many parts of each rank share a trace of a window, in a run of ``world_size`` ranks."""
+    """Return how many parts of a rank share a trace of a window; ``world_size`` is what that rank says."""
     return min(PARTS_PER_SHARD, _WINDOWS_PER_SHARD // ranks_per_shard(world_size))
 
 

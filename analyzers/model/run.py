@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -116,6 +116,11 @@ class _Attempt:
         called = self.spans.name_ix[self.possible_ixs] == self.spans.names.index(name)
         found: IntArray = self.possible_ixs[called]
         return found
+
+    def world_size_of(self, ix: int) -> int:
+        """Return how many ranks the process of a span says that there are; 0 where it does not say."""
+        identity = self.identity_of[int(self.spans.resource_ix[ix])]
+        return (identity.world_size or 0) if identity is not None else 0
 
     def rank(self, ix: int) -> int:
         return int(self.rank_of_span[ix])
@@ -284,6 +289,7 @@ def _parts(attempt: _Attempt, evidence: Evidence) -> list[TablePart]:
         rank, attributes = attempt.rank(int(ix)), spans.attributes(int(ix))
         try:
             part = decode_table(attributes, rank, int(spans.start[ix]))
+            part = replace(part, world_size=attempt.world_size_of(int(ix)))
         except MalformedTable as fault:
             evidence.malformed.append(f"rank {rank}, window span {spans.span_id_hex(int(ix))}: {fault}")
             continue

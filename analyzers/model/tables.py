@@ -45,6 +45,8 @@ class TablePart:
     """Phase -> `first`, `busy`, `count`."""
     lanes: tuple[str, ...] = (_MAIN,)
     """Names of the lanes of the rows; `lane` among the columns is an index into them."""
+    world_size: int = 0
+    """As this rank says; 0 where it does not know."""
     record_level: int = 0
     """How much was measured of the rows: 0 and 1 all phases, 2 and more fewer of them."""
     record_reason: str | None = None

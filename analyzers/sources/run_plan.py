@@ -38,8 +38,6 @@ class RunPlan:
         self.run_id = run_id
         self.attempt = attempt
         self._ranks = 1
-        self._world = 1
-        """Ranks that the run says it has, 1 where it does not say: by these windows are put into traces."""
         self._run_shards = 1
         self._last_window: int | None = None
         self._asked: set[tuple[int, int]] = set()
@@ -65,7 +63,6 @@ class RunPlan:
         self._ranks = max(
             self._ranks, run.completeness.ranks_expected or 1, *(rank + 1 for rank in run.ranks)
         )
-        self._world = max(self._world, run.completeness.ranks_expected or 1)
         if run.run_spans and run.completeness.steps_expected is not None:
             # Evaluation after the last step may have opened the next window.
             last = semconv.window_of_step(run.completeness.steps_expected)
@@ -73,8 +70,9 @@ class RunPlan:
         for part in window_parts(telemetry, self.run_id, self.attempt):
             if part.window < self._next:  # what was not asked for proves nothing
                 self._latest_found = max(self._latest_found, part.window)
-            if (part.part + 1) % semconv.parts_per_shard(self._world) == 0:
-                self._full_shards.add((part.window, semconv.window_shard(part.rank, part.part, self._world)))
+            if (part.part + 1) % semconv.parts_per_shard(part.world_size) == 0:
+                shard = semconv.window_shard(part.rank, part.part, part.world_size)
+                self._full_shards.add((part.window, shard))
 
     def next_windows(self) -> list[int]:
         """Return trace ids of windows to ask for, none when all were."""
@@ -87,7 +85,7 @@ class RunPlan:
             stop = min(last + 1, self._next + _BATCH)
             groups = range(-(-self._ranks // semconv.RANKS_PER_SHARD))
             wanted = [
-                (window, semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0, self._world))
+                (window, semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0, 0))
                 for window in range(self._next, stop)
                 for group in groups
             ]

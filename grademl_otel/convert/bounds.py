@@ -12,6 +12,8 @@ from typing import Final
 
 from grademl_otel import semconv
 
+_MANY: Final = 1 << 20
+"""Ranks of a run of which nobody knows how many it has."""
 _LOW_RANKS: Final = 4
 _LOW_RANK_SPANS: Final = 250
 _FEWEST: Final = 8
@@ -30,9 +32,9 @@ def spans_of_step(rank: int, world_size: int) -> int:
 
     Low ranks may send more, so that the steps of some are seen in full; the highest send nothing.
     """
-    limit = semconv.MAX_SPANS_PER_TRACE
+    limit, world_size = semconv.MAX_SPANS_PER_TRACE, world_size or _MANY
     if world_size * _LOW_RANK_SPANS <= limit:
-        return limit // max(1, world_size)
+        return limit // world_size
     if rank < _LOW_RANKS:
         return _LOW_RANK_SPANS
     others = limit - _LOW_RANKS * _LOW_RANK_SPANS
@@ -43,6 +45,7 @@ def spans_of_step(rank: int, world_size: int) -> int:
 def spans_of_run(rank: int, world_size: int) -> int:
     """Return how many spans ``rank`` may add to the run's trace, beside its run span."""
     first = rank - rank % semconv.RANKS_PER_RUN_SHARD
+    world_size = world_size or _MANY
     members = max(1, min(world_size - first, semconv.RANKS_PER_RUN_SHARD))
     room = semconv.MAX_SPANS_PER_TRACE - members
     if members == 1:

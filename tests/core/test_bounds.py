@@ -307,3 +307,10 @@ def test_rows_that_stand_for_several_steps_count_as_these() -> None:
     assert all(w["grademl.window.last"] for w in windows)
     assert [w["grademl.table.steps"] for w in windows] == [[16], [16]]
     assert not any(s.name == "step" for s in spans)
+
+
+def test_ranks_of_which_nobody_knows_how_many_there_are() -> None:
+    """Children of multiprocessing without a process group: each takes what one of very many may."""
+    assert sum(spans_of_step(rank, 0) for rank in range(20_000)) <= semconv.MAX_SPANS_PER_TRACE
+    assert sum(1 + spans_of_run(rank, 0) for rank in range(64)) <= semconv.MAX_SPANS_PER_TRACE
+    assert semconv.ranks_per_shard(0) * semconv.parts_per_shard(0) * cells_per_part(0) <= 400_000
