@@ -14,6 +14,7 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, sampling
 from opentelemetry.util.types import AttributeValue
@@ -90,6 +91,8 @@ class UserTags(SpanProcessor):
 
 def provider_in_place() -> Any:
     """The SDK's tracer provider in place; None when there is none, or one of another make."""
+    if os.environ.get(OTEL_PYTHON_TRACER_PROVIDER) and trace._TRACER_PROVIDER is None:
+        return None  # to ask would make one, before the user can set another
     provider = trace.get_tracer_provider()
     return provider if hasattr(provider, "resource") else None
 
