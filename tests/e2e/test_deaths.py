@@ -119,12 +119,17 @@ def test_end_is_the_same_and_all_steps_arrive(ending: str, ended: dict[str, Ende
 
 
 def test_out_of_memory_by_the_kernel(scene: Scene) -> None:
-    scene.prefix = deaths.in_memory_cgroup(f"grademl-test-{secrets.token_hex(4)}", 160 << 20)
-    process = scene.start("memory", STEPS)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert theirs(err) == ""
-    check_complete(scene, STEPS, "killed")
+    group = f"grademl-test-{secrets.token_hex(4)}"
+    scene.prefix = deaths.in_memory_cgroup(group, 160 << 20)
+    try:
+        process = scene.start("memory", STEPS)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        assert theirs(err) == ""
+        check_complete(scene, STEPS, "killed")
+    finally:
+        scene.clear()
+        deaths.remove_memory_cgroup(group)
 
 
 def test_out_of_memory_as_an_exception(scene: Scene) -> None:

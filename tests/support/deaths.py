@@ -225,7 +225,7 @@ def as_user(uid: int) -> list[str]:
 
 
 def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
-    """The program may have so much memory before the kernel kills it."""
+    """The program may have so much memory before the kernel kills it; see `remove_memory_cgroup`."""
     first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     if (first / "memory.limit_in_bytes").exists():
         group, limit = first / name, "memory.limit_in_bytes"
@@ -235,6 +235,13 @@ def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
         return _cannot_be_had("a memory cgroup")
     script = f"mkdir -p {group} && echo {limit_bytes} > {group}/{limit} && echo $$ > {group}/cgroup.procs"
     return _probed([*as_root(), "sh", "-c", f"{script} && {_BACK_TO_USER}", "sh"], "a memory cgroup")
+
+
+def remove_memory_cgroup(name: str) -> None:
+    """Remove the cgroup, which must be empty."""
+    for parent in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
+        if (parent / name).is_dir():
+            subprocess.run([*as_root(), "rmdir", str(parent / name)], capture_output=True, check=False)
 
 
 def _in_namespace(*options: str, commands: Sequence[str] = ()) -> list[str]:
