@@ -118,6 +118,16 @@ def test_end_is_the_same_and_all_steps_arrive(ending: str, ended: dict[str, Ende
     until(lambda: not found.scene.files(""))  # neither ring nor copy nor lock is left
 
 
+def test_exit_that_may_not_wait(scene: Scene) -> None:
+    """With `GRADEML_EXIT_WAIT=0` the end comes before any relay may have looked; all arrives after it."""
+    scene.settings["GRADEML_EXIT_WAIT"] = "0"
+    for _ in range(3):
+        assert scene.start("return", 20).wait(30) == 0
+    until(lambda: len(scene.runs()) == 3)
+    assert {(run[semconv.ENDED], run[semconv.TRACER_DROPPED]) for run in scene.runs()} == {("exit", 0)}
+    until(lambda: not scene.files(""))
+
+
 def test_out_of_memory_by_the_kernel(scene: Scene) -> None:
     group = f"grademl-test-{secrets.token_hex(4)}"
     scene.prefix = deaths.in_memory_cgroup(group, 160 << 20)
