@@ -404,8 +404,11 @@ class Session:
     def exit(self) -> None:
         """The program ends: end the run, and start no other."""
         self._refused = True
-        if self.recorder is None or not self._end_former(self.recorder, time.perf_counter_ns()):
-            self.end()
+        try:
+            if self.recorder is None or not self._end_former(self.recorder, time.perf_counter_ns()):
+                self.end()
+        except KeyboardInterrupt:
+            pass  # whoever does not want to wait for the delivery need not, nor read where we were
         self.names.retire()
 
     def end(self, error: str | None = None, at: int | None = None) -> None:

@@ -33,10 +33,10 @@ class Neighbours:
         self._records_grad = records_grad
         self._provider: Any = None
         self._tags = UserTags(info)
-        if os.environ.get(OTEL_TRACES_SAMPLER):  # holds for our steps where no provider does, too
+        self.look()
+        if self._provider is None and os.environ.get(OTEL_TRACES_SAMPLER):  # holds for our steps all the same
             sampler = sampling._get_from_env_or_default()
             recorder.context = StepContexts(recorder, info, sampler, records_grad, nests=False)
-        self.look()
 
     def look(self) -> None:
         """Follow the provider in place, if there is one by now."""

@@ -3,10 +3,9 @@
 
 A notebook's process lives for days; a run in it is what a cell does. It begins with the cell in which
 training begins. After a cell it goes on when a loop of it is alive (an iterator that may be asked for more, a
-thread that still trains) or when the cell made no more than one training step: then somebody steps by hand.
-Else it ends; a cell that is run again is a new run. A cell that fails or is interrupted ends the run that it
-worked for. One that only looks at a batch or tries a model out leaves nothing behind, see
-`marks.RunInfo.needs_work`.
+thread that still trains) or when the last cell that trained made one step: then somebody steps by hand. Else
+it ends; a cell that is run again is a new run. A cell that fails or is interrupted ends the run that it worked
+for. One that only looks at a batch or tries a model out leaves nothing behind, see `marks.RunInfo.needs_work`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Cells:
         self._steps = 0
         """Training steps of the run at the start of the cell."""
         self._by_hand = False
-        """The last cell made a step by hand."""
+        """The last cell that trained made one step."""
         self._told: Recorder | None = None
         self._callbacks: tuple[tuple[str, Callable[..., None]], ...] = (
             ("pre_run_cell", self._before),
@@ -72,7 +71,10 @@ class Cells:
     def _before(self, info: Any = None) -> None:
         self._began = perf_counter_ns()
         recorder = self._session.recorder
-        self._steps = 0 if recorder is None else recorder.finished_steps()
+        if recorder is None:
+            self._steps, self._by_hand = 0, False
+        else:
+            self._steps = recorder.finished_steps()
         self._session.next_begins(self._began)
 
     def _after(self, result: Any = None) -> None:
@@ -92,9 +94,9 @@ class Cells:
         recorder.pause()
         worked = recorder.last_event() >= self._began
         failed = worked and error is not None and not isinstance(error, SystemExit)
-        steps = recorder.finished_steps()
-        if worked:
-            self._by_hand = 0 < steps <= self._steps + 1
+        made = recorder.finished_steps() - self._steps
+        if made:
+            self._by_hand = made == 1
         goes_on = not failed and (self._by_hand or recorder.is_looping(self._began))
         worth_telling = recorder.has_worked()
         if not goes_on:

@@ -645,3 +645,16 @@ def test_a_program_without_training_leaves_nothing_behind(tmp_path: Path) -> Non
     done = _python(tmp_path, "import sys; print('torch' in sys.modules)")
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_will_not_wait_at_the_exit_need_not(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(wait_s: float) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opened.transport, "close", interrupted)
+    assert session.begin(training=True) is not None
+    session.exit()
+    assert session.recorder is None
+    assert session.begin(training=True) is None
