@@ -224,7 +224,7 @@ def run_shard(rank: int) -> int:
 
 
 def ranks_per_shard(world_size: int) -> int:
-    """Return how many ranks share a trace of a window: a power of two; of a ``world_size`` of 0, not known."""
+    """Return how many ranks share a trace of a window, a power of two; a ``world_size`` of 0 is not known."""
     return min(RANKS_PER_SHARD, 1 << (world_size - 1).bit_length()) if world_size else RANKS_PER_SHARD
 
 
