@@ -174,7 +174,7 @@ def spooled_requests(scene: Scene, signal: str = "traces") -> list[bytes]:
 def last_metrics(store: Path) -> dict[str, list[dict[str, Any]]]:
     """Points of each metric in the last line of the file store."""
     (path,) = store.glob("*/metrics.jsonl")
-    line = json.loads(path.read_bytes().splitlines()[-1])
+    line = json.loads(path.read_bytes().split(b"\n")[-2])  # the last that is whole
     metrics = line["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
     return {each["name"]: (each.get("sum") or each["histogram"])["dataPoints"] for each in metrics}
 
