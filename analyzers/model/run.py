@@ -225,7 +225,11 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
     evidence.parts = parts
     evidence.run_attributes = {rank: spans.attributes(ix) for rank, ix in run_spans.items()}
     evidence.ended = [_how_ended(attempt, rank, run_spans.get(rank), parts, bounds) for rank in attempt.ranks]
-    evidence.detailed = {(rank, step) for (rank, step, _), kind in kinds.items() if kind == "train"}
+    # A step that others refer to has its own span where its phases are not kept.
+    whole = {int(ix) for name in semconv.PHASES for ix in spans.parent_ix[attempt.named(name)]}
+    evidence.detailed = {
+        key[:2] for key, kind in kinds.items() if kind == "train" and step_spans[key] in whole
+    }
     evidence.count_spans(spans, attempt.ixs, attempt.rank_of_span, attempt.in_run_trace)
     evidence.compare_detail(spans, step_spans, steps)
     scopes = _scopes(attempt)

@@ -128,6 +128,15 @@ def test_a_missing_step_span_leaves_orphans_and_fewer_steps_in_detail(sim: Simul
     assert "4 spans name a parent that is not here" in found.reasons
 
 
+def test_a_step_span_without_phases_is_no_step_in_detail(sim: Simulated, tmp_path: Path) -> None:
+    alone = next(s for rank, s in sim.spans if rank == 1 and s["name"] == sc.STEP)
+    found = verdict(
+        tmp_path, sim, lambda rank, span: span is alone or span.get("parentSpanId") != alone["spanId"]
+    )
+    assert found.steps_detailed_all_ranks == 119
+    assert found.orphans == 0
+
+
 def test_a_run_that_goes_on_has_no_end_yet(sim: Simulated, tmp_path: Path) -> None:
     """No run span, no passes, and the last window's part is still open."""
     found = verdict(
