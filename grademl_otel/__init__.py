@@ -5,10 +5,25 @@ Importing this package imports no ML framework and nothing of the analyzer. A sc
 `opentelemetry-instrument` calls :func:`instrument` itself, best before it builds loaders and optimizers.
 """
 
-from grademl_otel.blocks import run
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from grademl_otel.version import __version__
 
+if TYPE_CHECKING:
+    from grademl_otel.blocks import run
+
 __all__ = ["__version__", "instrument", "run", "uninstrument"]
+
+
+def __getattr__(name: str) -> Any:
+    # Every Python process of an instrumented program imports this package; few need blocks.
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from grademl_otel.blocks import run
+
+    return run
 
 
 def instrument() -> None:
