@@ -26,6 +26,7 @@ def main(folder: str, digest: str, descriptor: str = "") -> int:
     logger.addHandler(logging.NullHandler())
     if settings.relay_log is not None:
         _log_to(settings.relay_log, logger)
+    _allow_many_files()
     try:
         inherited = int(descriptor) if descriptor else None
         Relay(private_folder(Path(folder)), digest, settings, os.environ, inherited).run()
@@ -33,6 +34,17 @@ def main(folder: str, digest: str, descriptor: str = "") -> int:
         logger.exception("the relay stopped")
         return 1
     return 0
+
+
+def _allow_many_files() -> None:
+    """A ring takes five descriptors, and one relay serves all ranks of a host."""
+    try:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ImportError, OSError, ValueError):
+        pass
 
 
 def _log_to(path: Path, logger: logging.Logger) -> None:

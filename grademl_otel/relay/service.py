@@ -133,6 +133,7 @@ class Relay:
         now = time.perf_counter_ns()
         for path in self._folder.glob(f"{self._digest}-*{layout.POINTER_SUFFIX}"):
             self._attach(path, now)
+        self._forget_inherited()
         for path in self._folder.glob(f"{self._digest}-*{layout.SUFFIX}"):
             pointer = path.with_suffix(layout.POINTER_SUFFIX)
             if pointer not in self._rings and not pointer.is_symlink():  # else it is our copy
@@ -150,7 +151,8 @@ class Relay:
         try:
             reader = RingReader.open(path, self._inherited)
         except (RingCorrupt, OSError) as error:
-            if not self._forgets_owner(path):
+            gone = isinstance(error, (FileNotFoundError, PermissionError))
+            if not gone or not self._forgets_owner(path):
                 self._leave_alone(path, now, f"{error}")
             return False
         if foreign is None and reader.attended(now):
@@ -163,7 +165,6 @@ class Relay:
         mirror = None
         if path.suffix == layout.POINTER_SUFFIX:
             mirror = Mirror(path.with_suffix(layout.SUFFIX))
-            self._forget_inherited()
         recovered = reader.owner_unlocked()
         reader.attend(now)
         _log.info("attached to %s of process %d%s", path.name, reader.pid, ", gone" if recovered else "")
@@ -279,7 +280,7 @@ class Relay:
             _log.warning("%s: %s", path, error)
 
     def _forget_inherited(self) -> None:
-        """Close what was inherited: it is open by itself now, and its memory must go when it is delivered."""
+        """Close what was inherited: it is served by now, and its memory must go when it is delivered."""
         if self._inherited is not None:
             os.close(self._inherited)
             self._inherited = None

@@ -26,6 +26,10 @@ from grademl_otel.ring.layout import LOCK_SUFFIX, NASCENT_SUFFIX, POINTER_SUFFIX
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _FREE_FACTOR: Final = 16
+_FOR_NOW: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
+_held_here: Final[set[Path]] = set()
 
 
 class RingUnavailable(Exception):
@@ -118,20 +122,29 @@ def create_locked(path: Path) -> int:
         os.close(descriptor)
         path.unlink(missing_ok=True)
         raise
+    _held_here.add(path)
     return descriptor
+
+
+def is_held_here(path: Path) -> bool:
+    """Return True when this process took the lock at ``path``, which must then not be opened again."""
+    return path in _held_here
 
 
 class OwnerLock:
     """Tells, from another process, whether the one that made a lock by `create_locked` still lives.
 
     The file is opened once and kept open: that someone deletes it is no sign of death. Never for the lock of
-    this very process: closing the file here would free it.
+    this very process: closing the file here would free it. Raises OSError when that cannot be seen now, for
+    want of descriptors as an example; a lock that is gone, or something else in its place, is a free one.
     """
 
     def __init__(self, path: Path):
         try:
             self._descriptor = open_regular(path)
-        except OSError:
+        except OSError as error:
+            if error.errno in _FOR_NOW:
+                raise
             self._descriptor = -1
 
     def free(self) -> bool:
@@ -221,13 +234,20 @@ def remove_forgotten(folder: Path, older_than_s: float) -> list[Path]:
     for suffix in (SUFFIX, POINTER_SUFFIX, NASCENT_SUFFIX):
         for path in folder.glob(f"*{suffix}"):
             # The age first: a process' own lock must not be opened.
-            if _is_older(path, older_than_s) and is_unlocked(path.with_suffix(LOCK_SUFFIX)):
+            if _is_older(path, older_than_s) and _is_dead(path):
                 remove(path)
                 removed.append(path)
     for lock in folder.glob(f"*{LOCK_SUFFIX}"):
         if _is_older(lock, older_than_s):
             _remove_free_lock(lock)
     return removed
+
+
+def _is_dead(ring: Path) -> bool:
+    try:
+        return is_unlocked(ring.with_suffix(LOCK_SUFFIX))
+    except OSError:
+        return False
 
 
 def _is_older(path: Path, seconds: float) -> bool:

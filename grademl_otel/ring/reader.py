@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from grademl_otel import marks
-from grademl_otel.digest import clock_number, namespaces
+from grademl_otel.digest import clock_number
 from grademl_otel.ring import layout
-from grademl_otel.ring.place import OwnerLock, lives, open_regular
+from grademl_otel.ring.place import OwnerLock, is_held_here, lives, open_regular
 from grademl_otel.ring.sealed import Pointer, open_sealed
 
 Mark = tuple[int, int, int, int, int, int, int, int]
@@ -113,9 +113,7 @@ class RingReader:
         self.path = path
         self._store = store
         header = store.read(0, layout.IDENTITY.size)
-        magic, version, self.pid, slots, strings, pid_ns, ipc_ns, digest, clock, *_ = layout.IDENTITY.unpack(
-            header
-        )
+        magic, version, self.pid, slots, strings, _, _, digest, clock, *_ = layout.IDENTITY.unpack(header)
         if magic != layout.MAGIC:
             raise RingCorrupt("no ring: the first bytes differ")
         if version != layout.VERSION:
@@ -126,9 +124,8 @@ class RingReader:
         if clock != clock_number():
             raise RingCorrupt("made before this boot, or by another clock")
         store.read(self.geometry.size - 1, 1)
-        own = self.pid == os.getpid() and (pid_ns, ipc_ns) == namespaces()
-        # Opening the lock in the process that holds it would free it.
-        self._lock = None if own or path is None else OwnerLock(path.with_suffix(layout.LOCK_SUFFIX))
+        lock = path.with_suffix(layout.LOCK_SUFFIX) if path is not None else None
+        self._lock = None if lock is None or is_held_here(lock) else OwnerLock(lock)
         self.digest = digest.decode("ascii", "replace")
         self.strings: list[str] = [""]
         """Text by id; grows as the writer adds to it."""

@@ -549,6 +549,23 @@ def test_forked_child_leaves_the_ring_alone(writer: RingWriter) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_lock_that_cannot_be_looked_at_is_no_sign_of_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay without descriptors left must not take living processes for dead."""
+    lock = tmp_path / "some.lock"
+    assert ringplace.is_unlocked(lock)
+    lock.touch()
+    assert ringplace.is_unlocked(lock)
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", none_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        ringplace.is_unlocked(lock)
+
+
 # --- Damage -----------------------------------------------------------------------------------------------
 
 
