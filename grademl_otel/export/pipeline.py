@@ -195,6 +195,10 @@ class Pipeline:
         with self._condition:
             if not self._queue and not self._closed:
                 self._condition.wait(self._patience())
+            return self._next()
+
+    def _next(self) -> _Queued | None:
+        with self._condition:
             if not self._queue:
                 return None
             queued = self._queue.popleft()
@@ -253,7 +257,7 @@ class Pipeline:
         return verdict
 
     def _resend(self) -> None:
-        """Send what the spool holds, oldest first, while the collector takes it and nothing newer waits."""
+        """Send what the spool holds, oldest first, while the collector takes it; what is new goes first."""
         self._backlog.clear()
         entries = self._spool.entries()
         if not entries:
@@ -265,8 +269,9 @@ class Pipeline:
                 return
             # The oldest first; but one that a collector chokes on again and again must not keep the others.
             for entry in sorted(entries, key=lambda entry: self._failed[entry.path.name] // _PATIENCE):
-                if self._closed or self._queue:
-                    self._backlog.update(self._destinations)
+                while (queued := self._next()) is not None:
+                    self._deliver(queued)
+                if self._closed:
                     return
                 self._resend_one(entry)
 
