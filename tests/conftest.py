@@ -25,8 +25,9 @@ def _on_ci() -> bool:
 
 
 def pytest_sessionstart() -> None:
-    """On CI the tests that `importorskip` PyTorch and what is on top of it must not pass by being skipped."""
-    missing = [name for name in ("torch", "torchdata", "accelerate") if find_spec(name) is None]
+    """On CI the tests that `importorskip` PyTorch, its companions and notebooks must not pass by being skipped."""
+    wanted = ("torch", "torchdata", "accelerate", "ipykernel", "jupyter_client", "nbclient")
+    missing = [name for name in wanted if find_spec(name) is None]
     if _on_ci() and missing:
         pytest.exit(f"CI=true, and not installed: {', '.join(missing)}; the tests of it would be skipped", 1)
 

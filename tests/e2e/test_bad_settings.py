@@ -27,11 +27,8 @@ import torch
 from torch.utils.data import DataLoader
 torch.set_num_threads(1)
 net = torch.nn.Linear(4, 2)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for x in DataLoader(torch.randn(40, 4), batch_size=4):
-    optimizer.zero_grad()
     net(x).sum().backward()
-    optimizer.step()
 print("done")
 sys.exit(3)
 """
@@ -59,9 +56,8 @@ def recorded(folder: Path, settings: Mapping[str, str], late: bool = False) -> l
     return done.stderr.splitlines()
 
 
-@pytest.mark.parametrize("choice", [0, -1])
-def test_nonsense_in_every_variable_at_once(choice: int, tmp_path: Path) -> None:
-    settings = {name: values[choice] for name, values in NONSENSE.items()}
+def test_nonsense_in_every_variable_at_once(tmp_path: Path) -> None:
+    settings = {name: values[0] for name, values in NONSENSE.items()}
     lines = recorded(tmp_path, {**settings, "GRADEML_EXPORTR": "otlp"})
     *complaints, announcement = lines
     assert announcement.startswith("grademl: recording run ")

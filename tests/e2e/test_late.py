@@ -60,11 +60,8 @@ import torch
 from torch.utils.data import DataLoader
 torch.set_num_threads(1)
 net = torch.nn.Linear(4, 2)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for x in DataLoader(torch.randn(40, 4), batch_size=4):
-    optimizer.zero_grad()
     net(x).sum().backward()
-    optimizer.step()
 
 print("done")
 """
@@ -113,11 +110,10 @@ def test_a_loop_that_has_begun(workers: int, tmp_path: Path) -> None:
     ("arguments", "name"),
     [
         (["-"], "-"),
-        (["-c", PLAIN], "-c"),
         (["-m", "package"], "package"),
         (["-i", "-"], "-"),
     ],
-    ids=["stdin", "-c", "-m", "prompt"],
+    ids=["stdin", "-m", "prompt"],
 )
 def test_every_way_to_start_python(arguments: Sequence[str], name: str, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
