@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,6 +22,9 @@ from opentelemetry.util.types import AttributeValue
 from grademl_otel import marks, semconv
 from grademl_otel.context import StepContexts
 from grademl_otel.recorder import Recorder
+
+_LEAST_ROOM: Final = 64
+"""Attributes that a span may have; where it is fewer, ours might be the ones too many."""
 
 
 class Neighbours:
@@ -63,8 +66,13 @@ class UserTags(SpanProcessor):
         self._provider: Any = None
 
     def join(self, provider: Any) -> None:
-        """Take a place among the processors of ``provider``; one that has none to give is left alone."""
-        if hasattr(_active(provider), "_span_processors"):
+        """Take a place among the processors of ``provider``.
+
+        One that has none to give is left alone, and one whose spans may have so few attributes that ours
+        would push out others.
+        """
+        room = getattr(getattr(provider, "_span_limits", None), "max_span_attributes", None)
+        if hasattr(_active(provider), "_span_processors") and (room is None or room >= _LEAST_ROOM):
             provider.add_span_processor(self)
             self._provider = provider
 
