@@ -20,7 +20,7 @@ from tests.support.overlays import overlay
 _OTLP = tuple(f"exporter-otlp{end}" for end in ("", "-proto-common", "-proto-grpc", "-proto-http"))
 OF_THE_SDK = ("api", "sdk", "proto", *_OTLP)
 OF_THE_INSTRUMENTATIONS = ("instrumentation", "distro", "semantic-conventions")
-UNITS = ("test_context", "test_hooks", "test_inprocess", "test_otlp")
+UNITS = ("test_context", "test_neighbours", "test_hooks", "test_inprocess", "test_otlp")
 SHAPES = training.ROOT / "tests" / "support" / "step_shapes.py"
 PROGRAM = """
 import runpy, sys
