@@ -28,6 +28,8 @@ from collections.abc import Callable
 from statistics import median_low
 from typing import Final
 
+from grademl_otel.config import warn
+
 DEFAULT_BUDGET: Final = 0.01
 """Part of a step's time."""
 MIN_STEPS: Final = 32
@@ -137,7 +139,11 @@ class Levels:
             return
         self.level, self.learning = level, learning
         for follower in tuple(self._followers):
-            follower(level, learning)
+            try:
+                follower(level, learning)
+            except Exception as error:  # its hooks stay as they are
+                self._followers.remove(follower)
+                warn(f"hooks stay at a former recording level: {type(error).__name__}: {error}")
 
 
 levels: Final = Levels()

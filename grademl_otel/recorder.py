@@ -234,6 +234,7 @@ class Recorder:
             except Exception:  # a daemon thread still trains with it
                 self.lost()
         self._writer.set_accumulators(self._acc)
+        levels.set(EVERYTHING)
 
     def finished_steps(self) -> int:
         """Training steps so far."""

@@ -14,6 +14,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._in_force: list[_Replacement] = []
         self._dear: list[tuple[int, _Replacement]] = []
         """Replacements that cost something at each step, and the recording level up to which they stay."""
 
@@ -22,6 +23,7 @@ class Patches:
         replacement = _Replacement(owner, name, value)
         replacement.make()
         self._undo.append(replacement.undo)
+        self._in_force.append(replacement)
         if until is not None:
             self._dear.append((until, replacement))
 
@@ -33,6 +35,11 @@ class Patches:
             else:
                 replacement.make()
 
+    @property
+    def undisturbed(self) -> bool:
+        """Whether nobody has patched over a replacement that is in force."""
+        return all(replacement.undisturbed for replacement in self._in_force)
+
     def on_restore(self, undo: Callable[[], Any]) -> None:
         """Have ``undo`` called by `restore`, as for a registered callback."""
         self._undo.append(undo)
@@ -40,6 +47,7 @@ class Patches:
     def restore(self) -> None:
         """Undo all replacements."""
         self._dear.clear()
+        self._in_force.clear()
         while self._undo:
             self._undo.pop()()
 
@@ -57,20 +65,28 @@ class _Replacement:
         self._value = value
         self._former: Any = _ABSENT
         self._made = False
+        self._put_back = False
 
     def make(self) -> None:
-        """Set the attribute, unless it is set."""
-        if self._made:
+        """Set the attribute, unless it is set, or somebody else has set it since it was put back."""
+        present = vars(self._owner).get(self._name, _ABSENT)
+        if self._made or (self._put_back and present is not self._former):
             return
-        self._former = vars(self._owner).get(self._name, _ABSENT)
+        self._former = present
         setattr(self._owner, self._name, self._value)
         self._made = True
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the attribute is as it was left."""
+        present = vars(self._owner).get(self._name, _ABSENT)
+        return present is (self._value if self._made else self._former)
 
     def undo(self) -> None:
         """Put the former value back, unless somebody else has patched over ours: that is not ours to undo."""
         if not self._made or vars(self._owner).get(self._name, _ABSENT) is not self._value:
             return
-        self._made = False
+        self._made, self._put_back = False, True
         if self._former is _ABSENT:
             delattr(self._owner, self._name)
         else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Final
@@ -50,7 +49,7 @@ class _Forward:
     """The wrappers in force: that of all modules, or those of the classes that were seen as the outermost.
 
     Once Dynamo has compiled anything, nothing is changed any more: it may have seen a wrapper, and would
-    compile again.
+    compile again. Nor where somebody else has patched over a wrapper, which can then not be taken out.
     """
 
     def __init__(self) -> None:
@@ -59,12 +58,13 @@ class _Forward:
         self._place: int | None = None
         self._inside = _Inside()
         self._guard = Guard("torch: forward")
+        self._bare = vars(_Module)["__call__"]
         self._of_all = self._wrap(_Module.__call__)
 
     def work_at(self, level: int, learning: bool) -> None:
         """Wrap what is to be wrapped at the recording level ``level``."""
         place = EVERYTHING if learning else min(level, ROOTS) if level < UPDATES else UPDATES
-        if place == self._place or (self._place is not None and _compiled()):
+        if place == self._place or (self._place is not None and self._is_fixed()):
             return
         if place == ROOTS and len(_roots) > _MAX_ROOTS:
             return
@@ -78,6 +78,10 @@ class _Forward:
         if place == ROOTS:
             for kind in tuple(_roots):
                 self._roots.replace(kind, "__call__", self._wrap(_own_call(kind)))
+
+    def _is_fixed(self) -> bool:
+        bare = self._place == EVERYTHING or vars(_Module)["__call__"] is self._bare
+        return _compiled() or not (bare and self._everywhere.undisturbed and self._roots.undisturbed)
 
     def restore(self) -> None:
         """Wrap nothing."""
@@ -112,7 +116,7 @@ class _Forward:
         return __call__
 
 
-_roots: weakref.WeakSet[type] = weakref.WeakSet()
+_roots: set[type] = set()
 """Classes of modules that were called from outside of any module."""
 
 
@@ -160,7 +164,8 @@ def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
         if machine.waiting:  # inside a dataset or a collate function: part of the fetching
             return None
         grad = torch.is_grad_enabled()
-        _roots.add(type(module))
+        if len(_roots) <= _MAX_ROOTS:
+            _roots.add(type(module))
         if not machine.in_backward:
             machine.begin_forward(t0, id(module))
             recorder.forward_owner = machine

@@ -54,7 +54,9 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 recorder = session.recorder
                 if recorder is None or t0 > recorder.idle_at:
                     recorder = session.begin(training=True, at=t0)
-                machine = None if recorder is None else recorder.here()
+                machine = None
+                if recorder is not None and recorder.level < UPDATES:
+                    machine = recorder.here()
             except Exception as error:
                 guard.failed(error)
                 recorder = None

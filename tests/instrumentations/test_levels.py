@@ -241,3 +241,47 @@ def test_everything_is_given_back_from_the_level_of_roots(recording: Recording) 
     TorchInstrumentor().uninstrument()
     assert nn.Module.__dict__["__call__"] is PLAIN_CALL
     assert "__call__" not in Net.__dict__
+
+
+def test_what_others_patch_meanwhile_stays(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Net()
+    train(network)
+    go_to(recording, UPDATES)
+    calls: list[str] = []
+
+    def patched(name: str, original: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(name)
+            return original(*arguments, **keywords)
+
+        return call
+
+    theirs = patched("backward", torch.autograd.backward), patched("module", nn.Module.__call__)
+    monkeypatch.setattr(torch.autograd, "backward", theirs[0])
+    monkeypatch.setattr(nn.Module, "__call__", theirs[1])
+    for level in (BOUNDARIES, ROOTS, EVERYTHING):
+        go_to(recording, level)
+        assert torch.autograd.backward is theirs[0]
+        assert nn.Module.__dict__["__call__"] is theirs[1]
+    calls.clear()
+    network(torch.ones(1, 4)).sum().backward()
+    assert calls.count("backward") == 1
+    assert "module" in calls
+
+
+def test_what_others_patch_over_ours_stays(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Net()
+    train(network)
+    ours = nn.Module.__dict__["__call__"]
+
+    def theirs(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return ours(self, *arguments, **keywords)
+
+    monkeypatch.setattr(nn.Module, "__call__", theirs)
+    for level in (ROOTS, BOUNDARIES, UPDATES, EVERYTHING):
+        go_to(recording, level)
+        assert nn.Module.__dict__["__call__"] is theirs
+        assert "__call__" not in Net.__dict__
+    before = len(forwards(recording))
+    network(torch.ones(1, 4))
+    assert forwards(recording)[before:] == ["Net"]
