@@ -2,10 +2,11 @@
 """Notebooks: runs that end with the cells of an IPython shell.
 
 A notebook's process lives for days; a run in it is what a cell does. It begins with the cell in which
-training begins. After a cell it goes on when a loop of it is alive (an iterator that may be asked for more, a
-thread that still trains) or when the last cell that trained made one step: then somebody steps by hand. Else
-it ends; a cell that is run again is a new run. A cell that fails or is interrupted ends the run that it
-worked for. One that looks at a batch or tries a model out leaves nothing behind, see `marks.RunInfo.needs_work`.
+training begins. After a cell it goes on when a loop of it is alive (an iterator that may be asked for more,
+a thread that still trains) or when the last cell that trained made one step: then somebody steps by hand.
+Else it ends; a cell that is run again is a new run. A cell that fails or is interrupted ends the run that
+it worked for. One that looks at a batch or tries a model out leaves nothing behind, see
+`marks.RunInfo.needs_work`.
 """
 
 from __future__ import annotations
