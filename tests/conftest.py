@@ -25,7 +25,7 @@ def _on_ci() -> bool:
 
 
 def pytest_sessionstart() -> None:
-    """On CI the tests that `importorskip` PyTorch, its companions or a kernel must not pass by being skipped."""
+    """On CI the tests that `importorskip` PyTorch, its companions or a kernel must not be skipped."""
     wanted = ("torch", "torchdata", "accelerate", "ipykernel", "jupyter_client", "nbclient")
     missing = [name for name in wanted if find_spec(name) is None]
     if _on_ci() and missing:
