@@ -21,8 +21,8 @@ from typing import Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from grademl_otel import semconv
 from grademl_otel.config import Settings
+from grademl_otel.export.books import Books
 from grademl_otel.export.destination import Destination
 from grademl_otel.export.ledger import Ledger
 from grademl_otel.export.otlp import Request
@@ -83,12 +83,9 @@ class Pipeline:
         self._condition = threading.Condition()
         self._securing = threading.Lock()
         """Held while what is under way is copied to the spool, or its end is looked into."""
-        self.total = Ledger()
-        """Of all runs."""
-        self.earlier = Ledger()
-        """Of runs that other processes recorded, whose spans lay in the spool."""
-        self._loss: str | None = None
-        self._loss_of_earlier: str | None = None
+        self._spooling = threading.RLock()
+        """Held until it is known whose a spool file is: another thread may drop it at once."""
+        self.books = Books()
         self._thread = threading.Thread(target=self._run, name="grademl-otlp", daemon=True)
         self._thread.start()
 
@@ -100,21 +97,18 @@ class Pipeline:
     @property
     def problem(self) -> str | None:
         """What does not get where it should, of all runs; see `problem_of`."""
-        return self.problem_of(self.total)
+        return self.problem_of(self.books.total)
 
     def problem_of(self, ledger: Ledger) -> str | None:
-        """Return what of the run with ``ledger`` does not get where it should, in one line, if anything.
+        """Return what of the run with ``ledger`` does not get where it should, in one line, if anything."""
+        return self.books.loss_of(ledger) or self._waiting() or self.books.loss_of_earlier
 
-        Spans that another run lost are that run's affair.
-        """
-        if self._loss is not None and (ledger.lost or not self.total.lost):
-            return f"{self._loss}; {ledger.lost:,} spans are lost" if ledger.lost else self._loss
+    def _waiting(self) -> str | None:
         away, verdict = self._away()
-        if away is not None:
-            where = f"they wait in {self._spool.folder} and go with this or a later run"
-            return away.complaint("kept until it takes them", verdict, where)
-        lost = self.earlier.lost
-        return f"{lost:,} spans of earlier runs are lost: {self._loss_of_earlier}" if lost else None
+        if away is None:
+            return None
+        where = f"they wait in {self._spool.folder} and go with this or a later run"
+        return away.complaint("kept until it takes them", verdict, where)
 
     def _away(self) -> tuple[Destination | None, Verdict]:
         """Return a destination that does not take what it is sent, and why; None when all do."""
@@ -237,12 +231,10 @@ class Pipeline:
                 return [part, *parts]
             if verdict.outcome == "too large" and (halves := part.halves()):
                 parts.extendleft(reversed(halves))
-            elif verdict.outcome == "ok" and verdict.rejected:
-                self._refused(destination, "rejected in part", verdict, part, ledger)
             elif refuses_signal(destination.settings, verdict):
                 destination.give_up_signal()
-            elif verdict.outcome != "ok":
-                self._refused(destination, "refused", verdict, part, ledger)
+            elif verdict.outcome != "ok" or verdict.rejected:
+                self.books.refused(destination, verdict, part, ledger)
         return []
 
     def _try(self, destination: Destination, request: Request) -> Verdict:
@@ -283,7 +275,7 @@ class Pipeline:
         request = self._spool.read(entry)
         if request is None:
             return
-        ledger = self._owners.get(entry.path.name, self.earlier)
+        ledger = self._owners.get(entry.path.name, self.books.earlier)
         rest = self._send(destination, request, ledger)
         if rest:
             self._failed[entry.path.name] += 1
@@ -297,7 +289,7 @@ class Pipeline:
         """Put a request into the spool, or the ``rest`` of it that is to be tried again, and settle it."""
         for request in [queued.request] if rest is None else rest:
             if queued.durable and self._spool_request(request, queued.priority, queued.ledger):
-                self._count(semconv.UNSENT_SPOOLED, request, request.count, queued.ledger)
+                self.books.spooled(request, queued.ledger)
             elif queued.durable:
                 self._lost_without_spool(request, queued.ledger)
         self._settle(queued)
@@ -308,7 +300,7 @@ class Pipeline:
             queued.entry = self._spool_request(queued.request, queued.priority, queued.ledger)
             if queued.entry is None:
                 return
-            self._count(semconv.UNSENT_SPOOLED, queued.request, queued.request.count, queued.ledger)
+            self.books.spooled(queued.request, queued.ledger)
         self._settle(queued)
 
     def _replace(self, entry: Entry, rest: list[Request], ledger: Ledger) -> None:
@@ -326,47 +318,27 @@ class Pipeline:
     def _spool_request(
         self, request: Request, priority: int, ledger: Ledger, written_ns: int | None = None
     ) -> Entry | None:
-        entry = self._spool.put(request, priority, written_ns)
-        if entry is not None:
-            if ledger is not self.earlier:
+        with self._spooling:
+            entry = self._spool.put(request, priority, written_ns)
+            if entry is not None and ledger is not self.books.earlier:
                 self._owners[entry.path.name] = ledger
+        if entry is not None:
             self._backlog.add(request.signal)
         return entry
 
-    # --- Books ------------------------------------------------------------------------------------------
-
     def _lost_without_spool(self, request: Request, ledger: Ledger) -> None:
-        self._lost(f"no room in the spool: {self._spool.problem}", request, ledger)
+        why = f"no room in the spool: {self._spool.problem}"
+        self.books.dropped(self._destinations[request.signal], why, request, ledger)
 
     def _lost_from_spool(self, entry: Entry, why: str) -> None:
         why = f"{entry.path.parent}: {why}"
-        ledger = self._owners.pop(entry.path.name, None)
+        with self._spooling:
+            ledger = self._owners.pop(entry.path.name, None)
         if ledger is not None:
-            self._lost(why, Request(entry.signal, b"", entry.spans), ledger)
+            request = Request(entry.signal, b"", entry.spans)
+            self.books.dropped(self._destinations[entry.signal], why, request, ledger)
         elif entry.signal == TRACES:
-            self.earlier.add(semconv.UNSENT_DROPPED, entry.spans)
-            self._loss_of_earlier = self._loss_of_earlier or why
-
-    def _lost(self, why: str, request: Request, ledger: Ledger) -> None:
-        """Count what we give up, and keep the first reason for the user."""
-        if request.signal == TRACES:
-            destination = self._destinations[TRACES]
-            self._loss = self._loss or destination.complaint("dropped", destination.last, why)
-            self._count(semconv.UNSENT_DROPPED, request, request.count, ledger)
-
-    def _refused(
-        self, destination: Destination, fate: str, verdict: Verdict, request: Request, ledger: Ledger
-    ) -> None:
-        """Count what the collector does not want, and keep the first reason for the user."""
-        self._loss = self._loss or destination.complaint(fate, verdict)
-        spans = min(verdict.rejected, request.count) if verdict.outcome == "ok" else request.count
-        self._count(semconv.UNSENT_REFUSED, request, spans, ledger)
-
-    def _count(self, reason: str, request: Request, spans: int, ledger: Ledger) -> None:
-        if request.signal == TRACES:
-            ledger.add(reason, spans)
-            if ledger is not self.earlier:
-                self.total.add(reason, spans)
+            self.books.dropped_of_earlier(why, entry.spans)
 
     def _settle(self, queued: _Queued) -> None:
         with self._condition:

@@ -954,7 +954,7 @@ def test_loss_of_earlier_runs_is_said_as_theirs(tmp_path: Path) -> None:
         pipeline.close(5)
     assert pipeline.problem == f"5 spans of earlier runs are lost: {spool.folder}: too old"
     assert receiver.attempts == []
-    assert pipeline.total.counts == (0, 0, 0)
+    assert pipeline.books.total.counts == (0, 0, 0)
 
 
 def test_own_requests_are_no_spans_of_the_users(tmp_path: Path) -> None:
