@@ -76,7 +76,9 @@ class Workplace:
     def rows(self) -> list[int]:
         """Return the step numbers of all rows in all windows, in the order of the file."""
         return [
-            step for window in self.named("window") for step in window["attributes"]["grademl.table.step"]
+            step
+            for window in self.named("window")
+            for step in window["attributes"].get("grademl.table.step", ())  # none: a long step runs
         ]
 
     def relay_pids(self) -> list[int]:
