@@ -119,7 +119,7 @@ class Scene:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not self.relays())
         if self.rings.is_dir():
-            for path in self.rings.glob(f"*{self.digest}*"):
+            for path in self.rings.glob(f"*{self.digest[:SETTINGS_DIGITS]}*"):
                 path.unlink() if not path.is_dir() or path.is_symlink() else shutil.rmtree(path)
 
     def wait_for_copy(self) -> int:
