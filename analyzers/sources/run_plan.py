@@ -39,6 +39,8 @@ class RunPlan:
         self.attempt = attempt
         self._ranks = 1
         self._run_shards = 1
+        self._groups = 1
+        """Groups of ranks whose windows up to `_next` were asked for."""
         self._last_window: int | None = None
         self._asked: set[tuple[int, int]] = set()
         self._full_shards: set[tuple[int, int]] = set()
@@ -77,21 +79,25 @@ class RunPlan:
     def next_windows(self) -> list[int]:
         """Return trace ids of windows to ask for, none when all were."""
         wanted = [(window, shard + 1) for window, shard in sorted(self._full_shards)]
+        # More ranks than was known when these windows were asked for.
+        groups = -(-self._ranks // semconv.RANKS_PER_SHARD)
+        wanted += self._shards(range(self._next), range(self._groups, groups))
+        self._groups = groups
         wanted = [shard for shard in wanted if shard not in self._asked]
         if not wanted:
             last = self._latest_found + _MISSES
             if self._last_window is not None:
                 last = min(self._last_window, self._latest_found + _GIVE_UP)
             stop = min(last + 1, self._next + _BATCH)
-            groups = range(-(-self._ranks // semconv.RANKS_PER_SHARD))
-            wanted = [
-                (window, semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0, 0))
-                for window in range(self._next, stop)
-                for group in groups
-            ]
+            wanted = self._shards(range(self._next, stop), range(groups))
             self._next = max(self._next, stop)
         self._asked.update(wanted)
         return [self._trace(semconv.TRACE_WINDOW, window, shard) for window, shard in wanted]
+
+    def _shards(self, windows: range, groups: range) -> list[tuple[int, int]]:
+        """Return (window, shard) of the first parts of the ranks in ``groups``."""
+        firsts = [semconv.window_shard(group * semconv.RANKS_PER_SHARD, 0, 0) for group in groups]
+        return [(window, shard) for window in windows for shard in firsts]
 
     def detailed_steps(self, telemetry: Telemetry) -> DetailedSteps:
         """Return the traces of the steps that the tables say have detail."""

@@ -16,6 +16,7 @@ from grademl_otel.analyzers.model.tables import MalformedTable, decode_table
 from grademl_otel.analyzers.reporting.of_run import report_of_run
 from grademl_otel.analyzers.reporting.text import render
 from grademl_otel.analyzers.sources import Selection, open_source
+from grademl_otel.analyzers.sources.run_plan import RunPlan
 from grademl_otel.convert.converter import Converter
 from grademl_otel.convert.spans import Resource, Span
 from grademl_otel.export import otlpjson
@@ -254,3 +255,27 @@ def test_ranks_of_several_run_traces_are_one_run(tmp_path: Path) -> None:
     assert run.completeness.orphans == 0
     assert run.completeness.roots == 2
     assert not any("root" in reason for reason in run.completeness.reasons)
+
+
+def test_the_traces_of_many_ranks_are_all_asked_for(tmp_path: Path) -> None:
+    """What the ids of the traces of a run of 130 ranks are follows from what a window says."""
+    script = with_device(MarkScript(rank=129, world_size=130))
+    for number in range(5 * 512):
+        script.row(10 + number, 0, number * MS, (number + 1) * MS, flags=semconv.FLAG_EVALUATE)
+    spans = converted(script, 10 * S)
+    path = tmp_path / "traces.jsonl"
+    path.write_bytes(otlpjson.trace_line(resource(129, 130), spans))
+    plan = RunPlan(RUN_ID, 0)
+    assert plan.further_run_traces() == []
+    asked = set(plan.next_windows())
+    plan.learn(open_source(str(path)).read(Selection()))
+    run_traces = plan.further_run_traces()
+    while wanted := plan.next_windows():
+        asked |= set(wanted)
+        plan.learn(open_source(str(path)).read(Selection()))
+
+    assert run_traces == [semconv.trace_id(RUN_ID, 0, "run", 0, shard) for shard in (1, 2)]
+    assert plan.further_run_traces() == []
+    windows = {span.trace_id for span in spans if span.name == "window"}
+    assert len(windows) > 1
+    assert windows <= asked
