@@ -193,12 +193,15 @@ class StepContexts:
 
     def name(self, span: StepSpan) -> SpanContext:
         """Give ``span`` its ids and have its row kept; invalid ones when it is too late for that."""
+        recorder = self._recorder
+        if recorder is None or recorder.pid != os.getpid():
+            return INVALID_SPAN_CONTEXT  # before the lock, which another thread may have held at a fork
         try:
             with self._naming:
-                recorder, serial = self._recorder, span.serial
+                serial = span.serial
                 if span.known is not None:
                     return span.known
-                if not serial or recorder is None or recorder.pid != os.getpid():
+                if not serial or self._recorder is None:
                     return INVALID_SPAN_CONTEXT
                 kind, number = span.machine.foresee(serial, self._records_grad())
                 info = self._info

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -443,6 +445,31 @@ def test_a_sampler_of_the_users_own_decides_and_its_failure_costs_one_line(
     ]
     assert [bool(flags & marks.UNSAMPLED) for _, flags, _ in program.rows] == [True, True, False, False]
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_forked_while_another_thread_asks_does_not_wait_for_that_thread() -> None:
+    program = Program()
+    loader = program.loader()
+    program.next(loader)
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with program.contexts._naming:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends the child if it hangs
+        os._exit(int(trace.get_current_span().get_span_context().is_valid))
+    _, status = os.waitpid(child, 0)
+    over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_forked_child_gives_out_no_ids_of_its_parents_steps() -> None:
