@@ -14,7 +14,7 @@ import pytest
 
 from grademl_otel import marks
 from grademl_otel.lifecycle import Session
-from grademl_otel.loops import LoaderFacts
+from grademl_otel.loops import LoaderFacts, Pass
 from grademl_otel.marks import RunInfo
 from grademl_otel.recorder import Recorder
 from tests.support.listwriter import ListTransport, ListWriter
@@ -133,7 +133,7 @@ def test_single_steps_go_on_until_there_is_a_loop(shell: Shell, capsys: pytest.C
 
 
 def test_an_iterator_that_may_give_more_keeps_the_run(shell: Shell) -> None:
-    passes = []
+    passes: list[Pass] = []
 
     def two_batches() -> None:
         machine = shell.recorder().here()
@@ -174,7 +174,12 @@ def test_what_ends_a_cell_ends_its_run(shell: Shell, error: BaseException | None
 def test_a_run_begins_with_its_cell(shell: Shell) -> None:
     time.sleep(0.01)
     began = now()
-    shell.cell(lambda: (time.sleep(0.01), shell.steps(2)())[1])
+
+    def prepared() -> None:
+        time.sleep(0.01)
+        shell.steps(2)()
+
+    shell.cell(prepared)
     (opened,) = [
         mark for mark in shell.writers[0].of_kind(marks.SCOPE_OPEN) if mark.y == marks.SCOPE_INDEX["run"]
     ]

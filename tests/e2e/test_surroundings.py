@@ -199,17 +199,18 @@ def test_a_program_that_instruments_itself_keeps_no_descriptors(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "late"),
+    ("options", "by_itself"),
     [(["-X", "dev", "-W", "error"], False), (["-I", "-O", "-W", "error::ResourceWarning"], True)],
     ids=["dev", "isolated"],
 )
-def test_strict_interpreters_have_nothing_to_say(options: list[str], late: bool, tmp_path: Path) -> None:
+def test_strict_interpreters_have_nothing_to_say(options: list[str], by_itself: bool, tmp_path: Path) -> None:
+    """The script calls `instrument()`, which under `opentelemetry-instrument` has nothing left to do."""
     script = tmp_path / "train.py"
     script.write_text(QUIET)
     python = [sys.executable, *options, str(script)]
     bare = run(python, tmp_path, {})
-    instrument = [] if late else [str(training.BIN / "opentelemetry-instrument")]
-    traced = run([*instrument, *python, *(["late"] if late else [])], tmp_path, {"GRADEML_EXPORTER": "file"})
+    instrument = [] if by_itself else [str(training.BIN / "opentelemetry-instrument")]
+    traced = run([*instrument, *python, "late"], tmp_path, {"GRADEML_EXPORTER": "file"})
     assert bare.returncode == 0, bare.stderr
     lines = traced.stderr.splitlines(keepends=True)
     (ours,) = [line for line in lines if line.startswith("grademl: recording run ")]
