@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -168,7 +168,11 @@ def spooled_requests(scene: Scene, signal: str = "traces") -> list[bytes]:
     """Bodies of the requests in the spool, the oldest first."""
     folders = (scene.folder / "spool", *(scene.folder / "tmp").glob("grademl-*/spool"))
     paths = [path for folder in folders for path in folder.glob(f"otlp-*/*-{signal}-*.otlp")]
-    return [path.read_bytes()[4:] for path in sorted(paths, key=lambda path: path.name)]
+    found = []
+    for path in sorted(paths, key=lambda path: path.name):
+        with suppress(FileNotFoundError):  # sent meanwhile
+            found.append(path.read_bytes()[4:])
+    return found
 
 
 def last_metrics(store: Path) -> dict[str, list[dict[str, Any]]]:
