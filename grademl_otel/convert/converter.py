@@ -67,6 +67,8 @@ class Converter:
         self._next_step = 0
         self._trained = False
         """A row of the last part was a training step."""
+        self._window = -1
+        """The latest that has rows."""
         self._governor = LevelGovernor()
         self._outliers = OutlierDetector()
         self._silence = Silence()
@@ -221,6 +223,7 @@ class Converter:
         self._next_step = progress.next_step
         self._governor.level = progress.level
         self._first_time = progress.run_start
+        self._window = progress.window
         if progress.window >= 0:
             self._next_part[progress.window] = progress.part
 
@@ -338,10 +341,10 @@ class Converter:
         if self._part is not None and self._part.window != window:
             self._close_part(last=False)
         if self._part is None:
-            if self._next_part:
-                trains = window not in self._next_part
-                if trains or not self._trained:
-                    self._governor.next(row.start, lower=trains)
+            later = window > self._window
+            if self._window >= 0 and (later or not self._trained):
+                self._governor.next(row.start, lower=later)
+            self._window = max(self._window, window)
             self._trained = False
             self._part = self._new_part(window)
         return self._part
