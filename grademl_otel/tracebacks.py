@@ -35,12 +35,13 @@ def leave_out_this_frame(error: BaseException) -> None:
     """Take the frame of the caller out of the traceback of the exception that it handles and raises again.
 
     To be called first in ``except BaseException as error``, before a bare ``raise``: the frame is the first
-    entry then, and that ``raise`` adds none.
+    entry then, and that ``raise`` adds none. An interrupt may have come in what the caller calls of ours.
     """
     entry = error.__traceback__
     if entry is not None:
+        rest = entry.tb_next if isinstance(error, Exception) else _pruned(entry)
         # Not by assignment: the exception may be a frozen dataclass.
-        BaseException.with_traceback(error, entry.tb_next)
+        BaseException.with_traceback(error, rest)
 
 
 def hide_our_frames(error: BaseException) -> TracebackType | None:

@@ -186,13 +186,13 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def _next_data(self: Any) -> Any:
         t0 = perf_counter_ns()
-        stamp = _begin(self, guard, t0)
-        if stamp is None:
-            try:
+        try:
+            stamp = _begin(self, guard, t0)
+            if stamp is None:
                 return original(self)
-            except BaseException as error:
-                leave_out_this_frame(error)
-                raise
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
         recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
         try:
             try:

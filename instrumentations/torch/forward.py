@@ -99,8 +99,8 @@ class _Forward:
             original = own or _Module.__call__
             if is_compiling():
                 return original(self, *args, **kwargs)
-            call = None if inside.root else _begin(self, guard)
             try:
+                call = None if inside.root else _begin(self, guard)
                 if call is None:
                     return original(self, *args, **kwargs)
                 try:

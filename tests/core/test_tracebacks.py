@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+import warnings
 from typing import Any
 
-from grademl_otel.tracebacks import hide_our_frames
+import pytest
+
+from grademl_otel.tracebacks import hide_our_frames, leave_out_this_frame, pass_over
 
 WRAPPER = """
 def wrapper(function):
@@ -53,6 +57,55 @@ def test_causes_and_contexts_too_even_in_a_circle() -> None:
     first.__context__ = third
     hide_our_frames(third)
     assert all("wrapper" not in _names(error) for error in (first, second, third))
+
+
+PASSING = """
+def hook(work):
+    try:
+        inner(work)
+    except BaseException as error:
+        leave_out_this_frame(error)
+        raise
+
+def inner(work):
+    work()
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 puts the frames of our wrappers back")
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [(ValueError, ["inner", "_raise"]), (KeyboardInterrupt, ["_raise"])],
+    ids=["error", "interrupt"],
+)
+def test_an_exception_passes_through_a_hook(kind: type[BaseException], left: list[str]) -> None:
+    names: dict[str, Any] = {
+        "__name__": "grademl_otel.instrumentations.torch.forward",
+        "leave_out_this_frame": leave_out_this_frame,
+    }
+    exec(compile(PASSING, "forward.py", "exec"), names)
+
+    def _raise() -> None:
+        raise kind
+
+    with pytest.raises(kind) as caught:
+        names["hook"](_raise)
+    assert _names(caught.value)[1:] == left
+
+
+def test_a_warning_about_the_caller_names_the_users_line() -> None:
+    def library() -> None:
+        warnings.warn("look", stacklevel=2)
+
+    @pass_over
+    def wrapper() -> None:
+        library()
+
+    with pytest.warns(UserWarning, match="look") as caught:
+        wrapper()
+    (warning,) = caught
+    here = test_a_warning_about_the_caller_names_the_users_line.__code__.co_firstlineno
+    assert (warning.filename, warning.lineno) == (__file__, here + 9)
 
 
 def test_an_error_that_is_all_ours_has_no_frames_left() -> None:
