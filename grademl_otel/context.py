@@ -37,6 +37,7 @@ from opentelemetry.trace.span import INVALID_SPAN_CONTEXT
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import warn
+from grademl_otel.convert.bounds import shard_of_asked_step
 from grademl_otel.recorder import Recorder
 from grademl_otel.steps import EVALUATION, INCOMPLETE, TRAIN, StepMachine
 
@@ -205,7 +206,8 @@ class StepContexts:
                     return INVALID_SPAN_CONTEXT
                 kind, number = span.machine.foresee(serial, self._records_grad())
                 info = self._info
-                trace = semconv.trace_id(info.run_id, info.attempt, _TRACES[kind], number)
+                shard = shard_of_asked_step(info.rank, info.world_size)
+                trace = semconv.trace_id(info.run_id, info.attempt, _TRACES[kind], number, shard)
                 sampled, state = self._sample(trace, kind, number)
                 if sampled:
                     recorder.note(marks.ROW_CONTEXT, perf_counter_ns(), serial, kind, number, 0)

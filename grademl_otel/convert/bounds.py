@@ -42,6 +42,15 @@ def spans_of_step(rank: int, world_size: int) -> int:
     return each if rank < _LOW_RANKS + others // each else 0
 
 
+def shard_of_asked_step(rank: int, world_size: int) -> int:
+    """Return the shard of a step's trace that holds the step of ``rank`` when others refer to it.
+
+    That is the one in which all ranks meet, or, for a rank without room in that, one of its own: what others
+    put there is not ours to bound.
+    """
+    return 0 if spans_of_step(rank, world_size) else rank
+
+
 def spans_of_run(rank: int, world_size: int) -> int:
     """Return how many spans ``rank`` may add to the run's trace, beside its run span."""
     first = rank - rank % semconv.RANKS_PER_RUN_SHARD

@@ -109,9 +109,9 @@ class Emitter:
         trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_WINDOW, window, shard)
         return trace, semconv.span_id(info.run_id, info.attempt, semconv.WINDOW, window, info.rank, part)
 
-    def step_trace(self, kind: str, number: int) -> int:
+    def step_trace(self, kind: str, number: int, shard: int = 0) -> int:
         """Return the trace id of a kept step; ``kind`` is one of the traces of steps."""
-        return semconv.trace_id(self.info.run_id, self.info.attempt, kind, number)
+        return semconv.trace_id(self.info.run_id, self.info.attempt, kind, number, shard)
 
     def step_span(self, serial: int) -> int:
         """Return the id of the span of a row: known when the row begins, whatever it turns out to be."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.convert.bounds import spans_of_step, worker_spans_per_part
+from grademl_otel.convert.bounds import shard_of_asked_step, spans_of_step, worker_spans_per_part
 from grademl_otel.convert.emitter import Emitter, Event, phase_name
 from grademl_otel.convert.rows import OpenRow, Row
 from grademl_otel.convert.spans import Attributes, Link
@@ -64,7 +64,8 @@ def emit_step(emitter: Emitter, kept: Kept, part: Part) -> bool:
         if asked is None:
             return False
     derived = kept.trace_kind, kept.number
-    trace, span = emitter.step_trace(*(asked or derived)), emitter.step_span(kept.serial)
+    trace = emitter.step_trace(*derived) if asked is None else _told_trace(emitter, asked)
+    span = emitter.step_span(kept.serial)
     row = kept.row
     attributes, links = _step_attributes(emitter, kept), _links(kept.collected)
     emitter.emit(semconv.STEP, trace, span, 0, row.start, row.end, attributes, link_to_run=True, links=links)
@@ -86,9 +87,15 @@ def emit_lost_step(emitter: Emitter, serial: int, row: OpenRow, step: int) -> No
         semconv.WEIGHT: 0,
         semconv.EVIDENCE: "inferred",
     }
-    trace, span = emitter.step_trace(*row.asked), emitter.step_span(serial)
+    trace, span = _told_trace(emitter, row.asked), emitter.step_span(serial)
     start, end = min(start, row.asked_at), max(end, row.asked_at)
     emitter.emit(semconv.STEP, trace, span, 0, start, end, attributes, link_to_run=True, links=_links(row))
+
+
+def _told_trace(emitter: Emitter, asked: tuple[str, int]) -> int:
+    """The trace that somebody was told; see `context.StepContexts`, which tells it."""
+    info = emitter.info
+    return emitter.step_trace(*asked, shard_of_asked_step(info.rank, info.world_size))
 
 
 def _links(row: OpenRow) -> list[Link]:

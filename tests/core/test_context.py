@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from time import perf_counter_ns as now
 
@@ -51,11 +52,15 @@ def clean_context() -> Iterator[None]:
 class Program:
     """A training script in miniature, with tracers of its own."""
 
-    def __init__(self, sampler: Sampler = ParentBased(ALWAYS_ON)) -> None:  # noqa: B008 - it has no state
+    def __init__(
+        self,
+        sampler: Sampler = ParentBased(ALWAYS_ON),  # noqa: B008 - it has no state
+        info: marks.RunInfo = INFO,
+    ) -> None:
         self.ring = ListWriter()
         self.recorder = Recorder(self.ring, ListTransport(), count(2))
         self.grad = True
-        self.contexts = StepContexts(self.recorder, INFO, sampler, lambda: self.grad)
+        self.contexts = StepContexts(self.recorder, info, sampler, lambda: self.grad)
         self.recorder.context = self.contexts
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(sampler=sampler)
@@ -158,6 +163,16 @@ def test_one_mark_keeps_a_step_that_was_asked_and_no_other() -> None:
     kinds = [(mark.kind, mark.row) for mark in program.ring.marks]
     assert kinds.index((marks.ROW_CONTEXT, 3)) < kinds.index((marks.ROW, 3))
     assert program.rows == [(1, TRAIN, 0), (2, TRAIN, 1), (3, TRAIN, 2), (4, TRAIN, 3)]
+
+
+def test_a_rank_without_room_in_the_trace_of_all_tells_one_of_its_own() -> None:
+    program = Program(info=replace(INFO, rank=16_000, world_size=16_384))
+    program.next(program.loader())
+    span = program.span("asked")
+    assert parent_of(span) == (
+        semconv.trace_id(RUN_ID, 0, "step", 0, 16_000),
+        semconv.span_id(RUN_ID, 0, "step", 1, 16_000),
+    )
 
 
 def test_an_evaluation_is_foreseen_by_what_the_pass_has_done_or_by_gradients_being_off() -> None:

@@ -103,6 +103,8 @@ def test_a_rank_without_a_share_of_the_trace_still_has_the_span_that_others_refe
     spans = converted(script)
     (step,) = steps(spans)
     assert step.span_id == semconv.span_id(RUN_ID, 0, "step", 1, 16_000)
+    # In a trace of its own: thousands of ranks, and what others add, do not meet in one.
+    assert step.trace_id == semconv.trace_id(RUN_ID, 0, "step", 0, 16_000)
     assert not [span for span in spans if span.name == "forward"]
     assert flags(spans) == [0, 0]
 
