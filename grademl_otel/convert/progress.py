@@ -9,7 +9,7 @@ was told, or under other names.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 
 @dataclass(slots=True)
@@ -48,27 +48,28 @@ class Progress:
 
     def to_bytes(self, room: int) -> bytes:
         """Return at most ``room`` bytes; scopes that do not fit are left out, innermost first."""
-        values = asdict(self)
+        values = list(asdict(self).values())  # names would take the room of the scopes
+        scopes = values[-1]
         while True:
             raw = json.dumps(values, separators=(",", ":")).encode("ascii")
             if len(raw) <= room:
                 return raw
-            if not values["scopes"]:
+            if not scopes:
                 return b""
-            values["scopes"].pop()
+            scopes.pop()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Progress | None:
         """Return what `to_bytes` wrote; None for anything else."""
         try:
             values = json.loads(raw)
-            progress = cls(**values)
-        except (ValueError, TypeError):
+        except ValueError:
             return None
-        numbers = [value for name, value in values.items() if name != "scopes"]
-        scopes = progress.scopes
+        if not isinstance(values, list) or len(values) != len(fields(cls)):
+            return None
+        *numbers, scopes = values
         if not isinstance(scopes, list) or not all(isinstance(s, list) and len(s) == 9 for s in scopes):
             return None
         numbers += [number for scope in scopes for number in scope]
         plausible = all(isinstance(number, int) and -(1 << 62) < number < 1 << 62 for number in numbers)
-        return progress if plausible else None
+        return cls(*values) if plausible else None

@@ -696,7 +696,11 @@ def test_second_converter_tells_the_rest_and_nothing_twice(cut: int, lapped: boo
 
 
 def test_progress_of_garbage_is_none() -> None:
-    for raw in (b"", b"{}", b"[]", b'{"told":"x","fed":1}', b'{"told":1,"fed":2,"scopes":[[1]]}', b"\xff"):
+    for raw in (b"", b"{}", b"[]", b'{"told":"x","fed":1}', b"[1,2,[[1]]]", b"7", b"\xff"):
+        assert Progress.from_bytes(raw) is None
+    whole = Progress(1, 2).to_bytes(560)
+    assert Progress.from_bytes(whole) == Progress(1, 2)
+    for raw in (whole[:-3] + b"[[1]]]", whole[:-3] + b"7]", whole.replace(b"[1,", b'["x",')):
         assert Progress.from_bytes(raw) is None
 
 
