@@ -62,6 +62,7 @@ class Pump:
 
     ``hold_ns`` is how long finished spans may wait for others to travel with, ``metrics_every_ns`` how often
     metrics are sent; ``recovered`` says that the process was gone before anybody served its ring here.
+    ``before_last_ack`` is called when everything is delivered and the owner is about to learn it.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Pump:
         hold_ns: int = 0,
         metrics_every_ns: int = DEFAULT_METRICS_EVERY_NS,
         recovered: bool = False,
+        before_last_ack: Callable[[], None] = lambda: None,
     ):
         self.reader = reader
         self._open_sinks = open_sinks
@@ -82,6 +84,7 @@ class Pump:
         self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
         self._hold_ns = hold_ns
         self._recovered = recovered
+        self._before_last_ack = before_last_ack
         self._unsent_before = reader.load_unsent()
         self._unsent: Counts = self._unsent_before
         self._problem = ""
@@ -162,7 +165,13 @@ class Pump:
             return
         # Progress first: a successor must never find marks acknowledged that it would tell once more.
         self.reader.save_progress(reached.to_bytes(PROGRESS_BYTES))
-        self.reader.acknowledge(self.reader.next - 1 if self.finished and self.delivered else reached.told)
+        last = self.finished and self.delivered
+        if last:
+            self._before_last_ack()
+        # The owner may exit when its last mark is acknowledged, and a container dies with it.
+        self.reader.acknowledge(
+            self.reader.next - 1 if last else max(0, min(reached.told, self.reader.next - 2))
+        )
 
     @property
     def delivered(self) -> bool:

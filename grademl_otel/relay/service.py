@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -169,7 +170,12 @@ class Relay:
         reader.attend(now)
         _log.info("attached to %s of process %d%s", path.name, reader.pid, ", gone" if recovered else "")
         pump = Pump(
-            reader, self._sinks.open, metrics_every_ns=self._sinks.metrics_every_ns, recovered=recovered
+            reader,
+            self._sinks.open,
+            metrics_every_ns=self._sinks.metrics_every_ns,
+            recovered=recovered,
+            # Else a relay that dies with the process, as in a container, leaves it to be told once more.
+            before_last_ack=partial(_remove_files, path),
         )
         self._rings[path] = _Served(pump, mirror, foreign)
         return True
@@ -261,10 +267,7 @@ class Relay:
         return pump.finished
 
     def _remove(self, path: Path, ring: _Served) -> None:
-        remove(path)
-        if ring.mirror is not None:
-            ring.mirror.remove()
-        remove(path.with_suffix(layout.LOCK_SUFFIX))
+        _remove_files(path)
         _log.info("finished %s", path.name)
         self._detach(path, ring)
 
@@ -324,6 +327,11 @@ class Relay:
 
     def _stop(self, *_: object) -> None:
         self._stopping = True
+
+
+def _remove_files(ring: Path) -> None:
+    for suffix in (layout.POINTER_SUFFIX, layout.SUFFIX, layout.LOCK_SUFFIX):
+        remove(ring.with_suffix(suffix))
 
 
 def _bind(path: Path) -> socket.socket | None:

@@ -171,6 +171,8 @@ def test_pid_1_of_a_container(scene: Scene) -> None:
     check_complete(scene, STEPS, "exit")
     for path in scene.store.glob("*/*.jsonl"):
         assert path.read_bytes().endswith(b"}\n")
+    # Nor is anything left that a relay outside would tell once more.
+    assert not list(scene.rings.glob(f"{scene.digest[:SETTINGS_DIGITS]}*"))
 
 
 def test_container_that_is_killed(scene: Scene) -> None:
