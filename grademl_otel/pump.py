@@ -103,7 +103,8 @@ class Pump:
         batch = self.reader.read(limit)
         self._convert(batch)
         self._hold(self._converter.flush(now_ns, self.reader.open_phases()))
-        if self._held and (now_ns - self._held_since >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS):
+        waited = time.perf_counter_ns() - self._held_since  # ``now_ns`` is of before they were made
+        if self._held and (waited >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS):
             self._hand_on()
         if now_ns - self._metrics_at >= self._metrics_every_ns:
             self._metrics_at = now_ns

@@ -21,7 +21,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import Settings
+from grademl_otel.export.sinks import Sinks
 from grademl_otel.inprocess import _keep_our_log_to_ourselves
+from grademl_otel.pump import Pump
 from grademl_otel.ring.writer import RingWriter
 from grademl_otel.transport import Transport, open_transport
 
@@ -188,3 +190,26 @@ def test_our_log_stays_out_of_the_users(
         logging.getLogger("grademl_otel.export.spool").error("given up")
     assert caplog.records == []
     assert capfd.readouterr().err == ""
+
+
+def test_last_mark_is_acknowledged_when_the_run_is_told_and_not_before(
+    ring: RingWriter, settings: Settings, tmp_path: Path
+) -> None:
+    """A process exits at this, and a container's relay dies with it."""
+    script = training(tmp_path, 16)  # a whole window: nothing of it waits for more
+    script.close_scope(1, semconv.RUN, 20 * MS)
+    write(ring, script)
+    final = ring.mark_closing()
+    acked_before: list[int] = []
+    sinks = Sinks(settings, {})
+    pump = Pump(ring.reader(), sinks.open, before_last_ack=lambda: acked_before.append(ring.acked))
+
+    assert pump.turn(1000, time.perf_counter_ns()) == final
+    assert 0 < ring.acked < final
+    pump.finish("exit", time.perf_counter_ns())
+
+    assert pump.delivered
+    assert ring.acked == final
+    assert len(acked_before) == 1
+    assert acked_before[0] < final
+    pump.close()
