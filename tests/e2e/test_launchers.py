@@ -88,7 +88,7 @@ LAUNCHED: dict[str, list[tuple[list[str], dict[str, str]]]] = {
     "torchrun outside": [([TORCHRUN, "--standalone", "--nproc-per-node=2", "--no-python", *RANK], {})],
     "accelerate": [
         (
-            [INSTRUMENT, ACCELERATE, "launch", "--cpu", "--num_processes=2", "--num_machines=1",
+            [INSTRUMENT, ACCELERATE, "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
              "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0", PROGRAM, str(STEPS)],
             {},
         )
