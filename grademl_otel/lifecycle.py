@@ -72,7 +72,7 @@ class Session:
         self.in_worker = False
         """This is a worker process of a loader: it never has a run."""
         self.child = False
-        """This process was forked from one with hooks: its run starts at its first training event."""
+        """This process was forked, or made by multiprocessing: its run starts at its first training event."""
         self.framework: tuple[str, str] = ("", "")
         self.device: Callable[[], str | None] = lambda: None
         """Tells the device in use; called when the first steps are done, never to initialize one."""
@@ -177,12 +177,15 @@ class Session:
         """Return the recorder, starting a run when there is none; None when there is to be none.
 
         ``training`` marks events that only training has (a backward, an optimizer's step): in a forked child
-        nothing else starts a run. ``at`` is when the event began: long after the last one, it is another
+        and in one of multiprocessing nothing else starts a run: it may be a worker, or a rank whose process
+        group is still to come. ``at`` is when the event began: long after the last one, it is another
         run's.
         """
         recorder = self.recorder
         if recorder is not None and (at <= recorder.idle_at or not self._end_former(recorder, at)):
             return recorder
+        if not self.child:
+            self.child = _child_of_multiprocessing()
         if self._refused or not self.installed or self.in_worker or (self.child and not training):
             return None
         if _preparing_child():
@@ -365,8 +368,7 @@ class Session:
         # user's threads have been joined before.
         self._be_first_at_exit()
         util = sys.modules.get("multiprocessing.util")
-        process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
+        if util is not None and _child_of_multiprocessing():
             # Children of multiprocessing may end with os._exit, which knows no atexit.
             util.Finalize(None, self._end_child, exitpriority=100)
         self._chain_excepthook()
@@ -535,6 +537,11 @@ def _call(callback: Callable[..., object], *args: object) -> None:
 def _discard(callbacks: list[Any], callback: object) -> None:
     if callback in callbacks:
         callbacks.remove(callback)
+
+
+def _child_of_multiprocessing() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def _preparing_child() -> bool:
