@@ -14,6 +14,7 @@ import pytest
 from grademl_otel import semconv
 from tests.support import rank_program, training
 from tests.support.rawspans import RawSpan, read_lines
+from tests.support.relays import until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(
@@ -49,14 +50,18 @@ def _together(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], folde
     return "".join(err for _, _, err in ends)
 
 
-def _jobs(folder: Path) -> list[dict[int, RawSpan]]:
-    """The run spans of each run by their rank, in the order of the runs."""
-    jobs = []
-    for path in sorted((folder / "runs").glob("*/traces.jsonl")):
-        runs = [span for span in read_lines(path) if span.name == semconv.RUN]
-        assert len({run.resource[semconv.RANK].value for run in runs}) == len(runs)
-        jobs.append({run.resource[semconv.RANK].value: run for run in runs})
-    return jobs
+def _jobs(folder: Path, number: int = 1) -> list[dict[int, RawSpan]]:
+    """The run spans of each run by their rank, once there are those of all ranks of so many jobs."""
+    jobs: list[list[RawSpan]] = []
+
+    def complete() -> bool:
+        stored = [read_lines(path) for path in (folder / "runs").glob("*/traces.jsonl")]
+        jobs[:] = [[span for span in spans if span.name == semconv.RUN] for spans in stored]
+        return sum(map(len, jobs)) >= number * rank_program.WORLD
+
+    until(complete)  # the relay sees to ranks that ended by `os._exit`
+    assert len(jobs) == number
+    return [{run.resource[semconv.RANK].value: run for run in runs} for runs in jobs]
 
 
 def _check(job: dict[int, RawSpan]) -> None:
@@ -75,10 +80,9 @@ def _ours(err: str) -> list[str]:
 def test_ranks_that_a_program_starts_itself(tmp_path: Path) -> None:
     methods = ["mp.spawn", "forkserver", "fork", "_exit"]
     err = _together([([INSTRUMENT, PYTHON, PROGRAM, str(STEPS), *methods], {})], tmp_path)
-    jobs = _jobs(tmp_path)
-    assert len(jobs) == len(_ours(err)) == len(methods)  # the program itself has no run
-    for job in jobs:
+    for job in _jobs(tmp_path, len(methods)):  # the program itself has no run
         _check(job)
+    assert len(_ours(err)) == len(methods)
 
 
 TORCHRUN = str(training.BIN / "torchrun")
