@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 from grademl_otel import marks, semconv
+from grademl_otel.convert.progress import Progress
 from grademl_otel.ring.reader import Mark, OpenPhase
 
 NOTHING: Final[Mark] = (0, 0, 0, 0, 0, -1, 0, 0)
@@ -21,6 +23,7 @@ NOTHING: Final[Mark] = (0, 0, 0, 0, 0, -1, 0, 0)
 
 _AHEAD_NS: Final = 1_000_000_000
 _MOST_STEPS: Final = 1 << 53
+_MOST_DETAIL_BITS: Final = 64
 _NS_PER_STEP: Final = 100
 _THREADS: Final = 1024
 _ROW_KINDS: Final = (0, semconv.FLAG_INCOMPLETE, semconv.FLAG_EVALUATE)
@@ -49,6 +52,33 @@ def believable_totals(totals: Sequence[int], now_ns: int) -> bool:
         return False
     rows = (totals[slot] for slot in (marks.ACC_STEPS, marks.ACC_EVAL_STEPS, marks.ACC_INCOMPLETE))
     return all(count <= now_ns // _NS_PER_STEP for count in rows)
+
+
+def believable_progress(progress: Progress, now_ns: int) -> bool:
+    """Return True when a relay can have left ``progress``: counts, and times that have been."""
+    values = asdict(progress)
+    scopes = values.pop("scopes")
+    window = values.pop("window")
+    if not all(0 <= value < _MOST_STEPS for value in values.values()) or not -1 <= window < _MOST_STEPS:
+        return False
+    return (
+        progress.run_start <= now_ns
+        and progress.level <= _MOST_DETAIL_BITS
+        and all(_believable_scope(scope, now_ns) for scope in scopes)
+    )
+
+
+def _believable_scope(scope: Sequence[int], now_ns: int) -> bool:
+    serial, parent, index, number, start, lane, *counts = scope
+    return (
+        serial > 0
+        and parent >= 0
+        and index >= 0
+        and number >= -1
+        and 0 <= start <= now_ns
+        and lane >= 0
+        and all(0 <= count < _MOST_STEPS for count in counts)
+    )
 
 
 def believable_phases(phases: Sequence[OpenPhase], now_ns: int) -> list[OpenPhase]:

@@ -17,7 +17,13 @@ from grademl_otel.convert.spans import Metric, Span
 from grademl_otel.convert.totals import metrics_of
 from grademl_otel.export.interval import DEFAULT_METRICS_EVERY_NS
 from grademl_otel.export.ledger import Counts, lost_of
-from grademl_otel.plausible import NOTHING, believable, believable_phases, believable_totals
+from grademl_otel.plausible import (
+    NOTHING,
+    believable,
+    believable_phases,
+    believable_progress,
+    believable_totals,
+)
 from grademl_otel.ring.layout import PROGRESS_BYTES
 from grademl_otel.ring.reader import Mark, RingReader
 
@@ -78,6 +84,8 @@ class Pump:
         self._open_sinks = open_sinks
         self._sinks: list[Sink] | None = None
         progress = Progress.from_bytes(reader.load_progress())
+        if progress is not None and not believable_progress(progress, time.perf_counter_ns()):
+            progress = None
         self._converter = Converter(reader.strings, progress)
         self._lost_before = progress.lost if progress else 0
         self._not_believed = 0

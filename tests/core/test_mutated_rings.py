@@ -169,8 +169,11 @@ def _forge_progress(data: bytearray, number: int, chance: random.Random) -> None
         values = json.loads(data[start : start + length])
     except ValueError:
         return
-    name = chance.choice(sorted(values))
-    values[name] = chance.choice((_value(chance, 3), [], [[1]], "x", None, 0.5, [[_value(chance, 1)] * 9]))
+    if not isinstance(values, list) or not values:
+        return
+    values[chance.randrange(len(values))] = chance.choice(
+        (_value(chance, 3), [], [[1]], "x", None, 0.5, [[_value(chance, 1)] * 9])
+    )
     raw = json.dumps(values).encode()[: layout.PROGRESS_BYTES]
     layout.STRING_HEAD.pack_into(data, layout.PROGRESS, len(raw), crc32(raw))
     data[start : start + len(raw)] = raw
