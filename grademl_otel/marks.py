@@ -36,9 +36,9 @@ was current when the row began. Both come before the row's ROW.
 A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
 known at its close), a fit, a trial. Serials are unique in a ring, start at 1 and never repeat.
 
-A rank that trains before its process group exists does not know yet which run it is part of: its first RUN_INFO
-is provisional (a space comes before the JSON), and nothing is told of the run before a firm one follows, or
-the process has died without.
+A rank that trains before its process group exists does not know yet which run it is part of: its first
+RUN_INFO is provisional (a space comes before the JSON), and nothing is told of the run before a firm one
+follows, or the process has died without.
 """
 
 from __future__ import annotations
