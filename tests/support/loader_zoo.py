@@ -77,6 +77,13 @@ class Rows(Dataset[torch.Tensor]):
         return torch.full((4,), index / self.number) + noise
 
 
+class Plain(Rows):
+    """Rows that depend on nothing else."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(index))
+
+
 class Stream(IterableDataset[torch.Tensor]):
     """Sharded by worker, unevenly: the last worker ends first."""
 
@@ -160,11 +167,11 @@ def workers(**options: Any) -> None:
 
 
 def unordered() -> None:
-    """Batches come as they are made, so their sums are sorted; torch < 2.6 cannot do it."""
+    """Batches come as they are made, by whichever worker, so their sums are sorted; torch < 2.6 cannot do it."""
     alone = nn.Linear(4, 1)
     update = torch.optim.SGD(alone.parameters(), 0.01)
     known = "in_order" in inspect.signature(DataLoader).parameters
-    data = loader(Rows(20), batch_size=4, num_workers=2, **({"in_order": False} if known else {}))
+    data = loader(Plain(20), batch_size=4, num_workers=2, **({"in_order": False} if known else {}))
     sums = [x.sum().item().hex() for x in data if [alone(x).sum().backward(), update.step()]]
     print(sorted(sums))
 
