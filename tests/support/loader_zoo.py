@@ -167,7 +167,7 @@ def workers(**options: Any) -> None:
 
 
 def unordered() -> None:
-    """Batches come as they are made, by whichever worker, so their sums are sorted; torch < 2.6 cannot do it."""
+    """Batches come as they are made, by whichever worker: sums are sorted. Torch < 2.6 cannot do it."""
     alone = nn.Linear(4, 1)
     update = torch.optim.SGD(alone.parameters(), 0.01)
     known = "in_order" in inspect.signature(DataLoader).parameters
