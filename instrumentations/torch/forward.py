@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from time import perf_counter_ns
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -29,12 +30,14 @@ _NESTED_NS = 350
 
 _MAX_ROOTS = 64
 
-
 _Module: Final = torch.nn.Module
 
 
 class _Inside(threading.local):
     root = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimpleNamespace, (), {"root": True}
 
 
 def install(patches: Patches) -> None:
@@ -57,7 +60,7 @@ class _Forward:
         self._roots = Patches()
         self._place: int | None = None
         self._inside = _Inside()
-        self._guard = Guard("torch: forward")
+        self._hook = _Hook()
         self._bare = vars(_Module)["__call__"]
         self._of_all = self._wrap(_Module.__call__)
 
@@ -92,15 +95,19 @@ class _Forward:
     def _wrap(self, own: Callable[..., Any] | None) -> Callable[..., Any]:
         """Return the wrapper of ``own``; None stands for that of all modules at each call: torch.fx puts
         another in its place while it traces.
+
+        A class of the user's that is pickled by value, as cloudpickle does with those of a script, takes its
+        wrapper along to where we may not be. There all calls are nested ones and the hook is None: nothing
+        but these two is ours in the code below.
         """
-        inside, guard = self._inside, self._guard
+        inside, hook = self._inside, self._hook
 
         def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             original = own or _Module.__call__
             if is_compiling():
                 return original(self, *args, **kwargs)
             try:
-                call = None if inside.root else _begin(self, guard)
+                call = None if inside.root else hook.begin(self)
                 if call is None:
                     return original(self, *args, **kwargs)
                 try:
@@ -108,9 +115,10 @@ class _Forward:
                     return original(self, *args, **kwargs)
                 finally:
                     inside.root = False
-                    _end(call, self, guard)
+                    hook.end(call, self)
             except BaseException as error:
-                leave_out_this_frame(error)
+                if hook:
+                    hook.left_by(error)
                 raise
 
         return __call__
@@ -148,52 +156,67 @@ def _count_nested(module: torch.nn.Module) -> int:
 _Call = tuple[Recorder, StepMachine, int, bool]
 
 
-def _begin(module: torch.nn.Module, guard: Guard) -> _Call | None:
-    if not guard.on:
-        return None
-    t0 = perf_counter_ns()
-    try:
-        recorder = session.recorder
-        if recorder is None or t0 > recorder.idle_at:
-            recorder = session.begin(training=False, at=t0)
-        if recorder is None or recorder.level == UPDATES:
-            return None
-        if recorder.is_helper():
-            return None  # a replica's thread: part of the forward that waits for it
-        machine = recorder.here()
-        if machine.waiting:  # inside a dataset or a collate function: part of the fetching
-            return None
-        grad = torch.is_grad_enabled()
-        if len(_roots) <= _MAX_ROOTS:
-            _roots.add(type(module))
-        if not machine.in_backward:
-            machine.begin_forward(t0, id(module))
-            recorder.forward_owner = machine
-        if recorder.measuring:
-            recorder.spent(t0)
-        return recorder, machine, t0, grad
-    except Exception as error:
-        guard.failed(error)
-        return None
+class _Hook:
+    """What the wrappers call of ours; pickles as None."""
 
+    left_by = staticmethod(leave_out_this_frame)
 
-def _end(call: _Call, module: torch.nn.Module, guard: Guard) -> None:
-    t1 = perf_counter_ns()
-    recorder, machine, t0, grad = call
-    try:
-        # A compiled module's class is OptimizedModule, which tells nothing. Not by `getattr`: where there is
-        # no such attribute, a module takes longer to say so than all the rest here.
-        inner = module._modules
-        named = inner["_orig_mod"] if "_orig_mod" in inner else module  # noqa: SIM401 - scripted ones' lack `get`
-        kind = type(named).__name__
-        if machine.in_backward:
-            machine.recomputed(t0, t1, recorder.text(kind))
-        else:
-            recorder.forward_owner = None
-            machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
-        if recorder.measuring:
-            nested = _NESTED_NS * _count_nested(module) if recorder.level == EVERYTHING else 0
-            recorder.spent(t1 - nested)
-    except Exception as error:
-        guard.failed(error)
-        recorder.lost()
+    def __init__(self) -> None:
+        self._guard = Guard("torch: forward")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def begin(self, module: torch.nn.Module) -> _Call | None:
+        """A module is called that is not inside another one; None where that is not recorded."""
+        guard = self._guard
+        if not guard.on:
+            return None
+        t0 = perf_counter_ns()
+        try:
+            recorder = session.recorder
+            if recorder is None or t0 > recorder.idle_at:
+                recorder = session.begin(training=False, at=t0)
+            if recorder is None or recorder.level == UPDATES:
+                return None
+            if recorder.is_helper():
+                return None  # a replica's thread: part of the forward that waits for it
+            machine = recorder.here()
+            if machine.waiting:  # inside a dataset or a collate function: part of the fetching
+                return None
+            grad = torch.is_grad_enabled()
+            if len(_roots) <= _MAX_ROOTS:
+                _roots.add(type(module))
+            if not machine.in_backward:
+                machine.begin_forward(t0, id(module))
+                recorder.forward_owner = machine
+            if recorder.measuring:
+                recorder.spent(t0)
+            return recorder, machine, t0, grad
+        except Exception as error:
+            guard.failed(error)
+            return None
+
+    def end(self, call: _Call, module: torch.nn.Module) -> None:
+        """It returned or raised."""
+        t1 = perf_counter_ns()
+        recorder, machine, t0, grad = call
+        try:
+            # A compiled module's class is OptimizedModule, which tells nothing. Not by `getattr`: where there
+            # is no such attribute, a module takes longer to say so than all the rest here.
+            inner = module._modules
+            named = module
+            if "_orig_mod" in inner:  # no `get`: that of a scripted module has none
+                named = inner["_orig_mod"]
+            kind = type(named).__name__
+            if machine.in_backward:
+                machine.recomputed(t0, t1, recorder.text(kind))
+            else:
+                recorder.forward_owner = None
+                machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
+            if recorder.measuring:
+                nested = _NESTED_NS * _count_nested(module) if recorder.level == EVERYTHING else 0
+                recorder.spent(t1 - nested)
+        except Exception as error:
+            self._guard.failed(error)
+            recorder.lost()

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 from time import perf_counter_ns
 from typing import Any
 
+import cloudpickle
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -123,6 +125,36 @@ def test_a_class_that_is_new_is_seen_from_the_next_pass_on(recording: Recording)
             evaluator(inputs)
     assert forwards(recording)[before:] == ["Evaluator"] * 6
     assert "__call__" in Evaluator.__dict__
+
+
+def test_a_class_that_is_pickled_by_value_takes_nothing_of_ours_along(recording: Recording) -> None:
+    class Local(Net):
+        pass
+
+    class LocalCall(Local):
+        def __call__(self, *arguments: Any) -> Any:
+            return super().__call__(*arguments) * 2
+
+    for module in (Local(), LocalCall()):
+        train(module)
+    go_to(recording, ROOTS)
+    assert "__call__" in Local.__dict__
+    modules = [Local(), LocalCall()]
+    expected = [module(torch.ones(1, 4)).tolist() for module in modules]
+    read = _Elsewhere(io.BytesIO(cloudpickle.dumps(modules))).load()
+    before = len(forwards(recording))
+    assert [module(torch.ones(1, 4)).tolist() for module in read] == expected
+    assert len(forwards(recording)) == before
+    with pytest.raises(TypeError, match="missing"):
+        read[0]()
+
+
+class _Elsewhere(pickle.Unpickler):
+    """Reads where this package is not."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        assert not module.startswith("grademl_otel")
+        return super().find_class(module, name)
 
 
 def test_a_call_of_its_own_is_kept(recording: Recording) -> None:
