@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -22,7 +24,7 @@ from grademl_otel.ring import layout
 
 from .rawspans import RawSpan, read_lines
 from .relays import until
-from .training import clean_environ
+from .training import ROOT, clean_environ
 
 PROGRAM = Path(__file__).with_name("plain_training.py")
 SHARED_MEMORY = Path("/dev/shm")
@@ -218,10 +220,31 @@ def as_container() -> list[str]:
 
 
 def as_user(uid: int) -> list[str]:
-    """The program runs as another user, who may or may not exist."""
+    """The program runs as another user, who may or may not exist, and who may read this Python."""
     if shutil.which("setpriv") is None:
         return _cannot_be_had("setpriv")
-    return [*as_root(), "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    become = f'exec setpriv --reuid={uid} --regid={uid} --clear-groups "$@"'
+    return _in_namespace("--mount", "--propagation", "private", commands=_opened_to_all(), last=become)
+
+
+def _opened_to_all() -> list[str]:
+    """Mounts that show the folders of this Python also where one above them is its owner's alone."""
+    needed = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, ROOT)}
+    closed: dict[Path, list[Path]] = {}
+    for path in sorted(needed):
+        above = [folder for folder in path.parents if not folder.stat().st_mode & stat.S_IXOTH]
+        if above:
+            closed.setdefault(above[-1], []).append(path)
+    commands: list[str] = []
+    for folder, paths in closed.items():
+        commands.append("mount -t tmpfs -o mode=755 none /mnt")
+        for number, path in enumerate(paths):
+            commands += [f"mkdir /mnt/{number}", f"mount --rbind {quote(str(path))} /mnt/{number}"]
+        commands.append(f"mount -t tmpfs -o mode=755 none {quote(str(folder))}")
+        for number, path in enumerate(paths):
+            inside = quote(str(path))
+            commands += [f"mkdir -p {inside}", f"mount --rbind /mnt/{number} {inside}"]
+    return commands
 
 
 def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
@@ -244,10 +267,10 @@ def remove_memory_cgroup(name: str) -> None:
             subprocess.run([*as_root(), "rmdir", str(parent / name)], capture_output=True, check=False)
 
 
-def _in_namespace(*options: str, commands: Sequence[str] = ()) -> list[str]:
+def _in_namespace(*options: str, commands: Sequence[str] = (), last: str | None = None) -> list[str]:
     if shutil.which("unshare") is None:
         return _cannot_be_had("unshare")
-    script = " && ".join([*commands, _BACK_TO_USER])
+    script = " && ".join([*commands, last or _BACK_TO_USER])
     return _probed([*as_root(), "unshare", *options, "sh", "-c", script, "sh"], "namespaces")
 
 
