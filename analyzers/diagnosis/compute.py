@@ -31,7 +31,7 @@ RULE: Final = "compute.bound"
 def judge(run: Run) -> Judgement:
     """Conclude that computing sets the pace when no rank with enough steps waits for data."""
     facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
-    if (unmeasured := not_measured(run, RULE)) is not None:
+    if (unmeasured := not_measured(run, RULE, run.ranks)) is not None:
         return Judgement([], [unmeasured])
     if not facts or any(steps.n < CONFIDENT_STEPS or steps.wait_share >= WARN_SHARE for steps in facts):
         return Judgement([], [])

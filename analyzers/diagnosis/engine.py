@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from grademl_otel.analyzers.diagnosis import compute, loader
-from grademl_otel.analyzers.diagnosis.facts import StepFacts, not_measured, step_facts
+from grademl_otel.analyzers.diagnosis.facts import StepFacts, recorded_in_part, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
     CRITICAL,
@@ -69,8 +69,8 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
     if few < CONFIDENT_STEPS:
         lines = [f"Too few steps to judge: {count(few, 'steady step')}, {CONFIDENT_STEPS} are needed."]
         return Verdict("few_steps", None, lines)
-    if (unmeasured := not_measured(run, "")) is not None:
-        return Verdict("not_measured", None, _measured_in_part(run, facts, unmeasured))
+    if (in_part := recorded_in_part(run, run.ranks)) is not None:
+        return Verdict("not_measured", None, _measured_in_part(run, facts, in_part))
     waits = percent(max(steps.wait_share for steps in facts))
     because = abstained[0].missing if abstained else "its cause was not recorded"
     return Verdict(
@@ -83,7 +83,7 @@ def _no_finding(run: Run, abstained: list[Abstained]) -> Verdict:
     )
 
 
-def _measured_in_part(run: Run, facts: list[StepFacts], unmeasured: Abstained) -> list[str]:
+def _measured_in_part(run: Run, facts: list[StepFacts], in_part: str) -> list[str]:
     """Return what can be said of steps of which not all phases were measured."""
     known = [one for one in facts if steady_level(run, one.rank) < loader.NO_WAITS]
     lines = []
@@ -92,7 +92,7 @@ def _measured_in_part(run: Run, facts: list[StepFacts], unmeasured: Abstained) -
         lines.append(f"The trainer waits for data {waits} of each step; what else it does was not measured.")
     else:
         lines.append("Only the ends of steps were recorded: what a step consists of was not measured.")
-    return [*lines, f"It was {unmeasured.missing}."]
+    return [*lines, f"It was {in_part}."]
 
 
 def _too_few(run: Run) -> list[Abstained]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,17 +82,24 @@ class LoaderFacts:
         return self.empty / self.n_asked if self.n_asked else 0.0
 
 
-def not_measured(run: Run, rule: str) -> Abstained | None:
-    """Return why ``rule`` cannot be judged where a rank's steady steps were recorded without all phases."""
-    reduced = next((one for one in run.reduced if steady_level(run, one.rank)), None)
-    if reduced is None:
+def recorded_in_part(run: Run, ranks: Iterable[int]) -> str | None:
+    """Return at which level, and why, the first of ``ranks`` whose steady steps lack phases was recorded."""
+    for rank in ranks:
+        if level := steady_level(run, rank):
+            reasons = [
+                one.reason for one in run.reduced if (one.rank, one.level) == (rank, level) and one.reason
+            ]
+            return f"recorded at level {level}" + "".join(f": {reason}" for reason in reasons)
+    return None
+
+
+def not_measured(run: Run, rule: str, ranks: Iterable[int]) -> Abstained | None:
+    """Return why ``rule`` cannot be judged of ``ranks``; None where all phases were measured."""
+    missing = recorded_in_part(run, ranks)
+    if missing is None:
         return None
-    because = f": {reduced.reason}" if reduced.reason else ""
-    return Abstained(
-        rule,
-        f"recorded at level {steady_level(run, reduced.rank)}{because}",
-        "train some hundred steps with GRADEML_BUDGET=100, which records everything whatever it costs",
-    )
+    how = "train some hundred steps with GRADEML_BUDGET=100, which records everything whatever it costs"
+    return Abstained(rule, missing, how)
 
 
 def step_facts(run: Run, rank: int) -> StepFacts | None:

@@ -69,13 +69,14 @@ def judge(run: Run) -> Judgement:
     abstained: dict[str, Abstained] = {}
     for rank in run.ranks:
         steps = step_facts(run, rank)
-        if steady_level(run, rank) >= NO_WAITS and (unmeasured := not_measured(run, RULE)) is not None:
+        unmeasured = not_measured(run, RULE, [rank])
+        if steady_level(run, rank) >= NO_WAITS and unmeasured is not None:
             abstained.setdefault(unmeasured.missing, unmeasured)
             continue
         if steps is None or severity_of(steps.wait_share, steps.n) is None:
             continue
         loader = loader_facts(run, rank)
-        doubt = _doubt(run, loader)
+        doubt = _doubt(run, loader, unmeasured)
         if doubt is not None:
             abstained.setdefault(doubt.missing, doubt)
         elif loader is not None:
@@ -96,8 +97,11 @@ def judge(run: Run) -> Judgement:
     return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, sentences))
 
 
-def _doubt(run: Run, loader: LoaderFacts | None) -> Abstained | None:
-    """Return why the wait for data may not be held against the loader; None when it may."""
+def _doubt(run: Run, loader: LoaderFacts | None, unmeasured: Abstained | None) -> Abstained | None:
+    """Return why the wait for data may not be held against the loader; None when it may.
+
+    ``unmeasured`` is why what the loader did was not recorded; None when it was.
+    """
     if not on_cpu(run):
         return Abstained(
             RULE,
@@ -105,9 +109,7 @@ def _doubt(run: Run, loader: LoaderFacts | None) -> Abstained | None:
             "run some hundred steps on one batch kept in memory: if they are no faster, the wait is hidden",
         )
     if loader is None:
-        if (unmeasured := not_measured(run, RULE)) is not None:
-            return unmeasured
-        return Abstained(
+        return unmeasured or Abstained(
             RULE,
             "what the main thread waited for is not recorded",
             "feed the model from a torch.utils.data.DataLoader, whose workers are recorded",

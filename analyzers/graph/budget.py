@@ -127,9 +127,10 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
     """Return what the steady steps of ``rank`` are made of; those of all ranks together by default."""
     main = activities(run).main
     ranks = run.ranks if rank is None else [rank]
+    found = [(rows, excluded) for r in ranks for rows, excluded in (_steady_rows(run, r),) if len(rows)]
     # Rows that were measured less would make the phases of the others look short.
-    finest = min((steady_level(run, r) for r in ranks), default=0)
-    found = [_steady_rows(run, r) for r in ranks if steady_level(run, r) == finest]
+    finest = min((_level(run, rows) for rows, _ in found), default=0)
+    found = [(rows, excluded) for rows, excluded in found if _level(run, rows) == finest]
     steady = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in found)])
     cells = _Cells(main, steady)
     mine = np.flatnonzero(cells.column >= 0)
@@ -170,8 +171,12 @@ def steady_rows(run: Run, rank: int) -> IntArray:
 
 def steady_level(run: Run, rank: int) -> int:
     """Return the recording level of the steady steps of ``rank``; 0 where all phases were measured."""
-    rows = _steady_rows(run, rank)[0]
-    return int(_measured(run, rows[:1]).max(initial=0))
+    return _level(run, _steady_rows(run, rank)[0])
+
+
+def _level(run: Run, steady: IntArray) -> int:
+    """Return the recording level that the ``steady`` rows of a rank have in common; 0 without rows."""
+    return int(_measured(run, steady[:1]).max(initial=0))
 
 
 def _measured(run: Run, rows: IntArray) -> IntArray:
@@ -187,7 +192,8 @@ def _steady_rows(run: Run, rank: int) -> tuple[IntArray, int]:
     the recording level changed, they are those of the level that most were recorded at.
     """
     not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
-    rows = np.flatnonzero((run.steps.rank == rank) & ((run.steps.flags & not_training) == 0))
+    mine = run.steps.of_rank(rank)
+    rows = mine.start + np.flatnonzero((run.steps.flags[mine] & not_training) == 0)
     numbers = run.steps.step[rows]
     count = int(numbers.max(initial=-1)) + 1
     warmup = min(max(_WARMUP_STEPS, int(count * _WARMUP_SHARE)), _WARMUP_MOST)

@@ -225,7 +225,9 @@ def _spans(evidence: Evidence, reasons: Reasons) -> int | None:
         expected = (expected or 0) + emitted
         received = evidence.received.get(rank, 0)
         if received < emitted:
-            reasons.of_rank(rank, f"{emitted - received:,} of {emitted:,} spans are missing")
+            unsent = count_of(own, semconv.TRACER_UNSENT)
+            known = f", {unsent:,} were lost on their way out of the recorder" if unsent else ""
+            reasons.of_rank(rank, f"{emitted - received:,} of {emitted:,} spans are missing{known}")
     return expected
 
 

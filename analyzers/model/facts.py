@@ -65,27 +65,20 @@ class StepTable:
 
 COMPLETE_LEVEL: Final = 1
 """Recording level up to which all phases are measured."""
-_MISSING: Final = {
-    2: "only waits for data were measured, not forward, backward and optimizer",
-    3: "only the ends of updates were counted, each row is the mean of several steps",
-}
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """From which step on a rank was recorded with fewer phases, and why."""
+    """The steps of a rank that were recorded at one of the levels at which not all phases are measured."""
 
     rank: int
     level: int
-    """The coarsest that it came to."""
     since: int
-    """Number of the step at which the first such part begins."""
+    """Number of the first such step."""
+    until: int | None
+    """Number of the last one; None where no step after it was recorded in full."""
     reason: str
-
-    def __str__(self) -> str:
-        missing = _MISSING.get(self.level, _MISSING[2])
-        because = f" ({self.reason})" if self.reason else ""
-        return f"recorded in part from step {self.since:,} on, at level {self.level}: {missing}{because}"
+    """Of the first part of that level; empty where it gives none."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +166,7 @@ class Run:
     rank_bounds: dict[int, tuple[int, int]]
     """Start and end of each rank's main lane (its run span; else first to last thing seen)."""
     scopes: list[Scope]
-    """All scopes but the run spans, sorted by (rank, start)."""
+    """All scopes of the main lanes but the run spans, sorted by (rank, start)."""
     run_spans: dict[int, int]
     """Rank -> span index of its run span, where one arrived."""
     loaders: dict[int, Loader]
@@ -190,7 +183,7 @@ class Run:
     parent: str | None = None
     """Run id of the run whose process started this one's."""
     reduced: list[Reduced] = field(default_factory=list)
-    """Ranks of which some steps were recorded without all phases."""
+    """Where steps were recorded without all phases, by (rank, level)."""
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.facts import Scope, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
 from grademl_otel.analyzers.units import count
 
@@ -34,6 +36,27 @@ def busiest_lanes(parts: Sequence[TablePart]) -> tuple[list[TablePart], dict[int
         if sum(others := [number for lane, number in lanes.items() if lane != chosen[rank]])
     ]
     return [_only(part, chosen[part.rank]) for part in parts], chosen, notes
+
+
+def without_others(scopes: Sequence[Scope], lanes: Mapping[int, str], steps: StepTable) -> list[Scope]:
+    """Return ``scopes`` without what other threads did while the analyzed one, see `busiest_lanes`, trained.
+
+    A checkpoint that is written beside the training takes none of its time. What lies before its first row
+    or after its last one stays, whichever thread it was.
+    """
+    bounds = {}
+    for rank in lanes:
+        rows = steps.of_rank(rank)
+        if rows.stop > rows.start:
+            bounds[rank] = int(steps.start[rows][0]), int(steps.end[rows][-1])
+    return [
+        scope
+        for scope in scopes
+        if scope.rank not in bounds
+        or scope.attributes.get(semconv.LANE) in (None, lanes[scope.rank])
+        or scope.end <= bounds[scope.rank][0]
+        or scope.start >= bounds[scope.rank][1]
+    ]
 
 
 def _only(part: TablePart, lane: str) -> TablePart:

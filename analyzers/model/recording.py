@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from grademl_otel import semconv
@@ -12,6 +13,10 @@ from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Reduced
 from grademl_otel.analyzers.model.tables import TablePart
 from grademl_otel.analyzers.units import count
 
+_NO_PHASES: Final = "only waits for data were measured, not forward, backward and optimizer"
+_NO_STEPS: Final = "only the ends of updates were counted, each row is the mean of several steps"
+_COUNTED: Final = 3
+"""Level from which on updates are counted."""
 _LEFT_OUT: Final = (
     (semconv.PASSES_LEFT_OUT, "passes over a loader"),
     (semconv.PHASES_LEFT_OUT, "checkpoints and the like"),
@@ -19,26 +24,48 @@ _LEFT_OUT: Final = (
 
 
 def reductions(parts: Sequence[TablePart]) -> list[Reduced]:
-    """Return how each rank was recorded that was not in full; ``parts`` sorted by (rank, window, part)."""
-    found: dict[int, Reduced] = {}
+    """Return where ranks were not recorded in full, sorted by (rank, level)."""
+    found: dict[tuple[int, int], Reduced] = {}
+    last_in_full: dict[int, int] = {}
     for part in parts:
-        if part.record_level <= COMPLETE_LEVEL or not part.rows:
+        if not part.rows:
             continue
-        known = found.get(part.rank)
-        since = known.since if known else int(part.columns["step"].min())
-        if known is None or part.record_level > known.level:
-            found[part.rank] = Reduced(part.rank, part.record_level, since, part.record_reason or "")
-    return list(found.values())
+        first, last = int(part.columns["step"].min()), int(part.columns["step"].max())
+        if part.record_level <= COMPLETE_LEVEL:
+            last_in_full[part.rank] = max(last, last_in_full.get(part.rank, last))
+            continue
+        key = part.rank, part.record_level
+        known = found.setdefault(key, Reduced(*key, first, last, part.record_reason or ""))
+        found[key] = replace(known, since=min(first, known.since), until=max(last, known.until or 0))
+    return [
+        one if (one.until or 0) < last_in_full.get(one.rank, -1) else replace(one, until=None)
+        for _, one in sorted(found.items())
+    ]
 
 
 def in_words(reduced: Sequence[Reduced]) -> list[str]:
     """Return one line for all ranks of which the same is to be said."""
-    ranks: dict[str, list[int]] = {}
+    of_rank: dict[int, list[Reduced]] = {}
     for one in reduced:
-        ranks.setdefault(str(one), []).append(one.rank)
+        of_rank.setdefault(one.rank, []).append(one)
+    ranks: dict[str, list[int]] = {}
+    for rank, levels in of_rank.items():
+        ranks.setdefault(_of_levels(levels), []).append(rank)
     if len(ranks) == 1:
         return list(ranks)
     return [f"{count(len(some), 'rank')}: {text}" for text, some in ranks.items()]
+
+
+def _of_levels(levels: Sequence[Reduced]) -> str:
+    """Return what is to be said of one rank; ``levels`` the coarsest last."""
+    coarsest = levels[-1]
+    since = min(one.since for one in levels)
+    known = [one.until for one in levels if one.until is not None]
+    until = f"to {max(known):,}" if len(known) == len(levels) else "on"
+    at = "at level" if len(levels) == 1 else "down to level"
+    missing = _NO_STEPS if coarsest.level >= _COUNTED else _NO_PHASES
+    because = f" ({coarsest.reason})" if coarsest.reason else ""
+    return f"recorded in part from step {since:,} {until}, {at} {coarsest.level}: {missing}{because}"
 
 
 def left_out(run_attributes: Mapping[int, Mapping[str, Any]], parts: Sequence[TablePart]) -> list[str]:

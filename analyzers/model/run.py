@@ -22,7 +22,7 @@ from grademl_otel.analyzers.model.facts import (
     Scope,
     StepTable,
 )
-from grademl_otel.analyzers.model.lanes import busiest_lanes
+from grademl_otel.analyzers.model.lanes import busiest_lanes, without_others
 from grademl_otel.analyzers.model.recording import in_words, left_out, reductions
 from grademl_otel.analyzers.model.tables import MalformedTable, TablePart, decode_table, join_parts
 
@@ -159,7 +159,8 @@ def _summary(attempt: _Attempt) -> RunSummary:
     if len(run_spans) < len(attempt.ranks):
         ends.add("unknown")
     windows = [spans.attributes(int(ix)) for ix in attempt.named(semconv.WINDOW)]
-    first = spans.attributes(run_spans[min(run_spans)]) if run_spans else next(iter(windows), {})
+    known = (attributes for attributes in windows if semconv.SCRIPT in attributes)
+    first = spans.attributes(run_spans[min(run_spans)]) if run_spans else next(known, {})
     steps = [count_of(spans.attributes(ix), semconv.STEPS_TOTAL) for ix in run_spans.values()]
     steps += [count_of(attributes, semconv.WINDOW_STEPS_SO_FAR) for attributes in windows]
     return RunSummary(
@@ -246,7 +247,7 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
         start=min(start for start, _ in bounds.values()),
         end=max(end for _, end in bounds.values()),
         rank_bounds=bounds,
-        scopes=scopes,
+        scopes=without_others(scopes, lanes, steps),
         run_spans=run_spans,
         loaders=_loaders(scopes),
         steps=steps,

@@ -125,7 +125,7 @@ def _one_row_a_step(
     columns: dict[str, IntArray], phases: dict[str, dict[str, IntArray]], steps: IntArray
 ) -> tuple[dict[str, IntArray], dict[str, dict[str, IntArray]]]:
     """Return the table with a row for each step: those that were counted together get their mean length."""
-    if np.any((steps < 1) | (steps > semconv.MAX_STEPS_PER_ROW)):
+    if np.any((steps < 1) | (steps > semconv.MAX_STEPS_PER_ROW)) or steps.sum() > _MAX_ROWS:
         raise MalformedTable("step table with a row of no steps, or of too many")
     source = np.repeat(np.arange(len(steps)), steps)
     place = np.arange(len(source)) - np.repeat(np.cumsum(steps) - steps, steps)

@@ -24,7 +24,7 @@ def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
     if report is not None and report.run is not None:
         for ended in report.run.ended[:_LISTED]:
             if line := _ended(ended):
-                canvas.line(line, label="ended", style="bold red")
+                canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
     complete = document.completeness
     notes = document.notes
     canvas.line(

@@ -141,7 +141,7 @@ def _run(run: Run) -> RunInfo:
         parent=run.parent,
         device=run.device,
         ranks=len(run.ranks),
-        epochs=sum(scope.name == sc.EPOCH and scope.rank == rank for scope in run.scopes),
+        epochs=_epochs(run, rank),
         steps=_most(run, (flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0),
         eval_steps=_most(run, (flags & sc.FLAG_EVALUATE) != 0),
         loaders=[
@@ -156,6 +156,15 @@ def _run(run: Run) -> RunInfo:
         ],
         ended=[_ended(ended, run.start) for ended in run.completeness.ended if ended.rank in run.ranks],
     )
+
+
+def _epochs(run: Run, rank: int) -> int:
+    """Return how many passes ``rank`` trained in, those of which only steps are here among them."""
+    steps = run.steps.where(run.steps.rank == rank)
+    trained = (steps.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
+    with_steps = np.unique(steps.item_pass[trained & (steps.item_pass >= 0)])
+    ended = sum(scope.name == sc.EPOCH and scope.rank == rank for scope in run.scopes)
+    return max(ended, len(with_steps))
 
 
 def _most(run: Run, chosen: BoolArray) -> int:

@@ -43,9 +43,11 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
         evidence = " · ".join(_in_words(one) for one in finding.evidence if one.signal not in _IN_VERDICT)
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
     canvas.line(_path(document), label="Critical path")
+    rules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for abstained in document.abstained:
-        text = f"{abstained.rule} ({abstained.missing}). To get it: {abstained.how_to_get}."
-        canvas.line(text, label="Not judged")
+        rules[abstained.missing, abstained.how_to_get].append(abstained.rule)
+    for (missing, how_to_get), names in rules.items():
+        canvas.line(f"{', '.join(names)} ({missing}). To get it: {how_to_get}.", label="Not judged")
     if (command := to_jaeger(document.source)) is not None:
         canvas.verbatim(f"This run in Jaeger: {command}")
 

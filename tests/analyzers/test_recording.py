@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,9 +59,9 @@ def with_device(script: MarkScript) -> MarkScript:
     return script
 
 
-def full_then(at_level: int, full: int = 48, then: int = 480) -> MarkScript:
+def full_then(at_level: int, full: int = 48, then: int = 480, **changes: object) -> MarkScript:
     """48 steps in full, then 480 at the level; 1 ms each, a tenth of it waiting."""
-    script = with_device(MarkScript())
+    script = with_device(MarkScript(**changes))
     script.open_scope(2, "epoch", 0, number=0)
     for number in range(full):
         script.step(10 + number, number, number * MS, MS, pass_serial=2)
@@ -145,11 +144,43 @@ def test_ranks_that_were_recorded_in_full_are_what_a_step_is_made_of(tmp_path: P
     full = with_device(MarkScript(rank=1, world_size=2))
     for number in range(528):
         full.step(10 + number, number, number * MS, MS)
-    part = full_then(2)
-    part.info = replace(part.info, world_size=2)
+    part = full_then(2, world_size=2)
     run = read(tmp_path, (resource(0, 2), converted(part, S)), (resource(1, 2), converted(full, S)))
     assert {phase.phase for phase in step_breakdown(run).phases} == {"data.wait", "forward", "backward"}
     assert {phase.phase for phase in step_breakdown(run, 0).phases} == {"data.wait", "other"}
+
+
+def test_what_a_step_is_made_of_does_not_hang_on_a_rank_without_steps(tmp_path: Path) -> None:
+    part, idle = full_then(2, world_size=2), with_device(MarkScript(rank=1, world_size=2))
+    run = read(tmp_path, (resource(0, 2), converted(part, S)), (resource(1, 2), converted(idle, S)))
+    assert step_breakdown(run).steps == 480
+
+
+def test_levels_that_changed_are_told_once(tmp_path: Path) -> None:
+    script = with_device(MarkScript())
+    for number in range(240):
+        script.step(10 + number, number, number * MS, MS)
+        if (to := {16: 2, 48: 3, 112: 0}.get(number + 1)) is not None:
+            script.scope_int(1, semconv.WINDOW_RECORD_LEVEL, to)
+            script.scope_text(1, semconv.WINDOW_RECORD_REASON, f"reason of {to}")
+    run = read(tmp_path, (resource(), converted(script, S)))
+    found = [(one.level, one.since, one.until, one.reason) for one in run.reduced]
+    assert found == [(2, 16, 47, "reason of 2"), (3, 48, 111, "reason of 3")]
+    assert run.completeness.notes == [
+        "recorded in part from step 16 to 111, down to level 3: only the ends of updates were counted, each"
+        " row is the mean of several steps (reason of 3)"
+    ]
+
+
+def test_a_rank_is_judged_by_its_own_level(tmp_path: Path) -> None:
+    """Both wait; of the one the loader was not measured, of the other nothing was."""
+    ranks = []
+    for rank, to in enumerate((2, 3)):
+        script = full_then(to, rank=rank, world_size=2)
+        ranks.append((resource(rank, 2), converted(script, S)))
+    found = diagnose(read(tmp_path, *ranks))
+    missing = [one.missing for one in found.abstained if one.rule == "input.loader"]
+    assert missing == [f"recorded at level {to}: {REASON}" for to in (2, 3)]
 
 
 # --- Threads side by side -----------------------------------------------------------------------------------
@@ -175,6 +206,23 @@ def test_the_busiest_thread_is_analyzed_and_the_others_are_told_of(tmp_path: Pat
     ]
 
 
+def test_a_checkpoint_that_another_thread_writes_takes_no_time_of_the_training(tmp_path: Path) -> None:
+    script = with_device(MarkScript())
+    script.open_scope(2, "epoch", 0, number=0)
+    script.phase("checkpoint.save", 5 * MS, 15 * MS, 0, lane="thread-1")
+    script.phase("checkpoint.save", 62 * MS, 64 * MS, 0, lane="thread-1")
+    for number in range(60):
+        script.step(10 + number, number, number * MS, MS, pass_serial=2)
+    script.close_scope(2, "epoch", 60 * MS)
+    script.close_scope(1, "run", 70 * MS)
+    run = read(tmp_path, (resource(), converted(script, 70 * MS)))
+    budget = {row.phase: row.ns for row in lane_budget(run) if row.within is None}
+    assert budget["checkpoint.save"] == 2 * MS  # the one after the last step
+    step = step_breakdown(run).step
+    assert step is not None
+    assert (step.p50, step.p95) == (MS, MS)
+
+
 def test_a_lane_without_a_name_is_refused() -> None:
     good = {semconv.TABLE_VERSION: 1, "grademl.table.step": [1, 2], "grademl.table.start_us": [0, 9]}
     good |= {"grademl.table.dur_us": [1, 1], "grademl.table.lane": [0, 1]}
@@ -186,10 +234,11 @@ def test_a_lane_without_a_name_is_refused() -> None:
     assert part.lanes == ("main", "thread-1")
 
 
-@pytest.mark.parametrize("steps", [[0, 1], [-1, 1], [1, 5000]])
+@pytest.mark.parametrize("steps", [[0, 1], [-1, 1], [1, 5000], [4096] * 2000])
 def test_rows_of_no_or_too_many_steps_are_refused(steps: list[int]) -> None:
-    table = {semconv.TABLE_VERSION: 1, "grademl.table.step": [0, 1], "grademl.table.start_us": [0, 9]}
-    table |= {"grademl.table.dur_us": [1, 1], "grademl.table.steps": steps}
+    some = list(range(len(steps)))
+    table = {semconv.TABLE_VERSION: 1, "grademl.table.step": some, "grademl.table.start_us": some}
+    table |= {"grademl.table.dur_us": [1], "grademl.table.steps": steps}
     with pytest.raises(MalformedTable, match="no steps, or of too many"):
         decode_table(table, 0, 0)
 
@@ -239,6 +288,7 @@ def test_passes_that_were_not_sent_are_no_defect(tmp_path: Path) -> None:
     assert run.completeness.notes == [
         f"{2000 - sent:,} passes over a loader have no span: a trace holds 2,000 at most"
     ]
+    assert "2,000 epochs, 2,000 steps" in report(tmp_path, run)
 
 
 def test_ranks_of_several_run_traces_are_one_run(tmp_path: Path) -> None:
