@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from grademl_otel import marks, semconv
+from grademl_otel.convert import cuts
 from grademl_otel.convert.converter import Converter, How
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.spans import Metric, Span
@@ -24,7 +25,7 @@ from grademl_otel.plausible import (
     believable_progress,
     believable_totals,
 )
-from grademl_otel.ring.layout import PROGRESS_BYTES
+from grademl_otel.ring.layout import CUTS_BYTES, PROGRESS_BYTES
 from grademl_otel.ring.reader import Mark, RingReader
 
 MAX_HELD_SPANS: Final = 512
@@ -86,7 +87,8 @@ class Pump:
         progress = Progress.from_bytes(reader.load_progress())
         if progress is not None and not believable_progress(progress, time.perf_counter_ns()):
             progress = None
-        self._converter = Converter(reader.strings, progress)
+        self._cuts = reader.load_cuts()
+        self._converter = Converter(reader.strings, progress, cuts.from_bytes(self._cuts))
         self._lost_before = progress.lost if progress else 0
         self._not_believed = 0
         self._unacknowledged: deque[tuple[Progress, list[int]]] = deque()
@@ -110,7 +112,8 @@ class Pump:
         """
         batch = self.reader.read(limit)
         self._convert(batch)
-        self._hold(self._converter.flush(now_ns, self.reader.open_phases()))
+        if len(batch) < limit:  # else ``now_ns`` is long after these marks
+            self._hold(self._converter.flush(now_ns, self.reader.open_phases()))
         waited = time.perf_counter_ns() - self._held_since  # ``now_ns`` is of before they were made
         if self._held and (waited >= self._hold_ns or len(self._held) >= MAX_HELD_SPANS):
             self._hand_on()
@@ -242,11 +245,19 @@ class Pump:
         if self._waits_for_work() and not at_the_end:
             return
         spans, self._held = self._held, []
+        self._leave_cuts()
         info = self._converter.info
         if spans and info is not None and info.traces:
             for sink in self._opened(info):
                 sink.take_spans(spans)
         self._await_delivery()
+
+    def _leave_cuts(self) -> None:
+        """A successor that sends once more what is about to be sent must find them."""
+        made = cuts.to_bytes(self._converter.cuts, CUTS_BYTES)
+        if made != self._cuts:
+            self._cuts = made
+            self.reader.save_cuts(made)
 
     def _send_metrics(self, final: bool) -> None:
         info = self._converter.info

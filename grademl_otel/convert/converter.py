@@ -8,12 +8,14 @@ the training process do the same, and tests compute by hand what must come out.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
 from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import cells_per_part
+from grademl_otel.convert.cuts import Cut
 from grademl_otel.convert.detail import TARGET_SPANS_PER_S, LevelGovernor, OutlierDetector
 from grademl_otel.convert.emitter import Emitter, Event, phase_name
 from grademl_otel.convert.progress import Progress
@@ -31,6 +33,7 @@ MAX_OPEN_ROWS: Final = 256
 _MAX_EARLY_MARKS: Final = 4096
 _MAX_WINDOWS_KNOWN: Final = 64
 """Rows come in the order of their steps, but for threads that train side by side."""
+_MAX_CUTS_KNOWN: Final = 16
 _SECOND: Final = 1_000_000_000
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC}
@@ -48,10 +51,11 @@ class Converter:
     """Turns the marks of one ring into the spans of one rank of one run.
 
     ``strings`` is the reader's list of interned texts, which grows while marks arrive; ``progress`` is where
-    an earlier converter of the same ring has stopped: marks that it told are then read for their state only.
+    an earlier converter of the same ring has stopped: marks that it told are then read for their state only;
+    what it has told beyond that is told as it was, with the ``cuts`` that it made.
     """
 
-    def __init__(self, strings: Sequence[str], progress: Progress | None = None):
+    def __init__(self, strings: Sequence[str], progress: Progress | None = None, cuts: Iterable[Cut] = ()):
         self._strings = strings
         self._resumed = progress
         self._emitter: Emitter | None = None
@@ -62,6 +66,9 @@ class Converter:
         self._last_row = 0
         self._part: Part | None = None
         self._next_part: dict[int, int] = {}
+        self.cuts = deque(cuts, _MAX_CUTS_KNOWN)
+        """Of parts that the clock has closed, the latest last."""
+        self._cut_before = {(cut.window, cut.part): cut.end for cut in self.cuts}
         self._so_far = Cumulative()
         self._incomplete = 0
         self._next_step = 0
@@ -70,6 +77,8 @@ class Converter:
         self._window = -1
         """The latest that has rows."""
         self._governor = LevelGovernor()
+        self._governor_before = LevelGovernor()
+        """As it was when the part began."""
         self._outliers = OutlierDetector()
         self._silence = Silence()
         self._first_time = 0
@@ -114,7 +123,7 @@ class Converter:
         self._unmute()
         running = scopes.running(open_phases, now)
         if self._part is not None and self._part.due(now, self._run_start):
-            self._close_part(last=False, running=running)
+            self._cut_part(running)
         if self._silence.lasts(self._so_far.rows, now, part_interval(now - self._run_start)) and (
             running is not None or self._open_rows
         ):
@@ -125,7 +134,7 @@ class Converter:
         """Close the part of the window that is open, due or not."""
         self._unmute()
         if self._scopes is not None and not self._finished:
-            self._close_part(last=False)
+            self._cut_part()
         return self._taken()
 
     def finish(
@@ -162,6 +171,7 @@ class Converter:
         unsent = Cumulative()
         for row in self._part.rows if self._part else ():
             unsent.add(row)
+        governor = self._governor_before if self._part else self._governor
         window = self._part.window if self._part else max(self._next_part, default=-1)
         part = self._part.number if self._part else self._next_part.get(window, 0)
         return Progress(
@@ -170,7 +180,10 @@ class Converter:
             run_start=self._run_start,
             window=window,
             part=part,
-            level=self._governor.level,
+            level=governor.level,
+            level_spans=governor.spans,
+            level_since=governor.since,
+            trained=int(self._trained),
             steps=self._so_far.steps - unsent.steps,
             eval_steps=self._so_far.eval_steps - unsent.eval_steps,
             rows=self._so_far.rows - unsent.rows,
@@ -221,7 +234,8 @@ class Converter:
         self._so_far = Cumulative(progress.steps, progress.eval_steps, progress.rows)
         self._incomplete = progress.incomplete
         self._next_step = progress.next_step
-        self._governor.level = progress.level
+        self._governor = LevelGovernor(progress.level, progress.level_spans, progress.level_since)
+        self._trained = bool(progress.trained)
         self._first_time = progress.run_start
         self._window = progress.window
         if progress.window >= 0:
@@ -328,12 +342,19 @@ class Converter:
         for event in collected.events:
             if phase_name(event[1]) in RUN_TRACE_PHASES:
                 self._emit_in_run_trace(event, row.step)
-        part.add(row)
+        part.add(row, self._sequence)
         self._count(row, scope)
         if row.training and part.complete:
             self._close_part(last=True)
-        elif part.due(row.end, self._run_start):
+        elif self._ends_with(row, part):
             self._close_part(last=False)
+
+    def _ends_with(self, row: Row, part: Part) -> bool:
+        """Return True when ``part`` is to be closed after ``row``, its last one so far."""
+        cut = self._cut_before.get((part.window, part.number))
+        if cut is None:
+            return part.due(row.end, self._run_start)
+        return part.full or part.end >= cut
 
     def _part_for(self, row: Row) -> Part:
         """Return the part that ``row`` belongs to; closes the one before where its window ends."""
@@ -344,6 +365,7 @@ class Converter:
             later = window > self._window
             if self._window >= 0 and (later or not self._trained):
                 self._governor.next(row.start, lower=later)
+            self._governor_before = replace(self._governor)
             self._window = max(self._window, window)
             self._trained = False
             self._part = self._new_part(window)
@@ -352,6 +374,8 @@ class Converter:
     def _new_part(self, window: int) -> Part:
         assert self._emitter is not None
         number = self._next_part.pop(window, 0)
+        while self._cut_before.get((window, number)) == 0:
+            number += 1
         self._next_part[window] = number + 1  # the latest last
         while len(self._next_part) > _MAX_WINDOWS_KNOWN:
             del self._next_part[next(iter(self._next_part))]
@@ -441,6 +465,12 @@ class Converter:
         )  # fmt: skip
         self._add_row(row, serial, max(item[0], 0), 0, collected)
 
+    def _cut_part(self, running: OpenPhase | None = None) -> None:
+        """Close the part that is open, for no reason that lies in the marks."""
+        if self._part is not None:
+            self.cuts.append(Cut(self._part.window, self._part.number, self._part.end))
+        self._close_part(last=False, running=running)
+
     def _close_part(self, last: bool, running: OpenPhase | None = None) -> None:
         part, self._part = self._part, None
         if part is None or not part.rows:
@@ -451,6 +481,7 @@ class Converter:
     def _say_alive(self, now: int, running: OpenPhase | None) -> None:
         """Emit a part without rows, from the last mark to ``now``."""
         part = self._new_part(semconv.window_of_step(max(self._next_step, 0)))
+        self.cuts.append(Cut(part.window, part.number, 0))
         self._emit_window(part, min(self._last_time, now), now, False, running)
 
     def _emit_window(self, part: Part, start: int, end: int, last: bool, running: OpenPhase | None) -> None:

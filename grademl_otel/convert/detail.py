@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emission governor: which steps get a trace of their own, so that spans per second stay bounded.
 
-Pure functions of the times in the marks, so that a restarted relay decides the same again. How much of such
-a trace each rank sends is told by `bounds`.
+Pure functions of the times in the marks, so that a relay that takes over chooses the same levels; only its
+budget for outliers is full again. How much of such a trace each rank sends is told by `bounds`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class LevelGovernor:
     """Chooses the detail level L of each window: a step is kept when its hash has L trailing zero bits."""
 
     level: int = 0
-    _spans: int = 0
-    _since: int = -1
+    spans: int = 0
+    since: int = -1
 
     def count(self, spans: int, start: int) -> None:
         """Note ``spans`` that were sent because of the level, for a step that began at ``start`` ns."""
-        self._spans += spans
-        if self._since < 0:
-            self._since = start
+        self.spans += spans
+        if self.since < 0:
+            self.since = start
 
     def next(self, now: int, lower: bool = True) -> None:
         """Go on to the next window at ``now`` ns, or part of one: move the level by one at most.
 
         ``lower`` is False for a part: within a window the level of training steps is not taken back.
         """
-        if self._since >= 0:
-            seconds = max(now - self._since, 1) / 1e9
-            rate = self._spans / seconds
+        if self.since >= 0:
+            seconds = max(now - self.since, 1) / 1e9
+            rate = self.spans / seconds
             if rate > TARGET_SPANS_PER_S and self.level < MAX_LEVEL:
                 self.level += 1
             elif lower and rate < TARGET_SPANS_PER_S * _LOWER_BELOW and self.level > 0:
                 self.level -= 1
-        self._spans = 0
-        self._since = now
+        self.spans = 0
+        self.since = now
 
 
 class OutlierDetector:

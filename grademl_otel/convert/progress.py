@@ -26,7 +26,11 @@ class Progress:
     part: int = 0
     """The part of ``window`` that is to be sent next."""
     level: int = 0
-    """Detail level."""
+    level_spans: int = 0
+    level_since: int = -1
+    """Detail level, and what the next one is chosen by (see `LevelGovernor`)."""
+    trained: int = 0
+    """1 when a row of the part before was a training step."""
     steps: int = 0
     eval_steps: int = 0
     rows: int = 0

@@ -43,10 +43,13 @@ class Part:
     """That occur in its rows."""
     worker_spans: int = 0
     """Spans of loader workers that were sent as its children."""
+    end: int = 0
+    """Sequence number of the mark that closed its last row."""
 
-    def add(self, row: Row) -> None:
-        """Take a row in."""
+    def add(self, row: Row, sequence: int) -> None:
+        """Take a row in, which the mark ``sequence`` has closed."""
         self.rows.append(row)
+        self.end = sequence
         self.phases.update(row.totals)
 
     @property

@@ -11,7 +11,7 @@ else.
 All integers are little-endian. Sequence numbers start at 1; a slot of zeros was never written. No head is
 stored: the reader finds it by the sequence numbers, so that a mark costs one store and nothing shared is
 contended. Each field has one writer: the process that owns the ring, or the relay (``ACKED``, ``RELAY_*``,
-``UNSENT``, ``PROGRESS``, ``PROBLEM``).
+``UNSENT``, ``PROGRESS``, ``CUTS``, ``PROBLEM``).
 
 In a relay's folder a ring shows as ``STEM.ring``, the ring itself, or as ``STEM.memfd``, which points to one
 without a name (`sealed`); ``STEM.ring`` beside the latter is the relay's copy of it (`mirror`).
@@ -74,6 +74,10 @@ PROBLEM: Final = 2048
 """
 PROBLEM_BYTES: Final = 500
 
+CUTS: Final = 2560
+"""Relay: length:u32 crc:u32 and `cuts.Cut`s, for the relay after it."""
+CUTS_BYTES: Final = 512
+
 OPEN_PHASES: Final = 4096
 OPEN_LANES: Final = 64
 OPEN_PHASE: Final = Struct("<HHIq")
@@ -91,7 +95,8 @@ SLOT: Final = Struct(f"<QI{BODY.size}s")
 assert IDENTITY.size <= HEARTBEAT
 assert UNSENT_AT + UNSENT.size <= ACCUMULATORS
 assert PROGRESS + PROGRESS_BYTES + 8 <= PROBLEM
-assert PROBLEM + PROBLEM_BYTES + 8 <= OPEN_PHASES
+assert PROBLEM + PROBLEM_BYTES + 8 <= CUTS
+assert CUTS + CUTS_BYTES + 8 <= OPEN_PHASES
 assert OPEN_PHASES + OPEN_LANES * OPEN_PHASE_STRIDE <= HEADER_BYTES
 assert SLOT.size == marks.MARK_SIZE
 

@@ -355,8 +355,7 @@ class RingReader:
 
     def report(self, problem: str) -> None:
         """Leave one line that the owner is to show its user."""
-        raw = problem.encode("utf-8", "replace")[: layout.PROBLEM_BYTES]
-        self._store.write(layout.PROBLEM, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)
+        self._leave(layout.PROBLEM, problem.encode("utf-8", "replace")[: layout.PROBLEM_BYTES])
 
     def save_unsent(self, counts: Sequence[int]) -> None:
         """Leave how many spans did not simply arrive, in the order of `ledger.REASONS`."""
@@ -369,15 +368,20 @@ class RingReader:
         return counts if plausible else (0,) * len(counts)
 
     def save_progress(self, raw: bytes) -> None:
-        """Leave up to `ringlayout.PROGRESS_BYTES` for the reader after this one."""
-        self._store.write(layout.PROGRESS, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)
+        """Leave up to `layout.PROGRESS_BYTES` for the reader after this one."""
+        self._leave(layout.PROGRESS, raw)
 
     def load_progress(self) -> bytes:
         """Return what an earlier reader left; empty when there is nothing whole."""
-        data = self._store.read(layout.PROGRESS, layout.STRING_HEAD.size + layout.PROGRESS_BYTES)
-        length, check = layout.STRING_HEAD.unpack_from(data)
-        raw = data[layout.STRING_HEAD.size :][:length]
-        return raw if length == len(raw) and check == crc32(raw) else b""
+        return self._left(layout.PROGRESS, layout.PROGRESS_BYTES)
+
+    def save_cuts(self, raw: bytes) -> None:
+        """Leave up to `layout.CUTS_BYTES`, of what is about to be sent, for the reader after this one."""
+        self._leave(layout.CUTS, raw)
+
+    def load_cuts(self) -> bytes:
+        """Return what an earlier reader left; empty when there is nothing whole."""
+        return self._left(layout.CUTS, layout.CUTS_BYTES)
 
     def attend(self, now_ns: int) -> None:
         """Leave the sign of life of the relay."""
@@ -402,6 +406,15 @@ class RingReader:
         owner lives.
         """
         return self._lock is not None and self._lock.free() and not self._store.held()
+
+    def _leave(self, offset: int, raw: bytes) -> None:
+        self._store.write(offset, layout.STRING_HEAD.pack(len(raw), crc32(raw)) + raw)
+
+    def _left(self, offset: int, room: int) -> bytes:
+        data = self._store.read(offset, layout.STRING_HEAD.size + room)
+        length, check = layout.STRING_HEAD.unpack_from(data)
+        raw = data[layout.STRING_HEAD.size :][:length]
+        return raw if length == len(raw) and check == crc32(raw) else b""
 
     def _get(self, offset: int) -> int:
         value: int = layout.I64.unpack(self._store.read(offset, layout.I64.size))[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from grademl_otel import marks, semconv
+from grademl_otel.convert import cuts
 from grademl_otel.convert.converter import Converter
 from grademl_otel.convert.detail import LevelGovernor, OutlierDetector
 from grademl_otel.convert.progress import Progress
@@ -693,6 +694,55 @@ def test_second_converter_tells_the_rest_and_nothing_twice(cut: int, lapped: boo
         ]
     assert only(told, "epoch").attributes["grademl.steps"] == 300
     assert only(told, "run").attributes["grademl.steps"] == 300
+
+
+@pytest.mark.parametrize("acknowledged", [0, 40, 180, 440, 900, 3000])
+def test_what_is_sent_again_is_what_was_sent(acknowledged: int) -> None:
+    """Also where the clock has cut it, and where the level of detail had begun to move."""
+    script = MarkScript()
+    for number in range(2000):
+        script.step(10 + number, number, number * 2 * MS, MS)
+    first = Converter(script.strings)
+    first.feed(script.marks[:acknowledged], 1)
+    first.flush(6 * S)
+    progress = Progress.from_bytes(first.progress.to_bytes(560))
+    told: list[Span] = []
+    for end in (acknowledged + 600, acknowledged + 1200, 6000):
+        told += first.feed(script.marks[acknowledged:end], acknowledged + 1)
+        told += first.flush(script.marks[end - 1][3] + 6 * S)  # the part is due
+        told += first.flush(script.marks[end - 1][3] + 60 * S, [OpenPhase(0, marks.PHASE_BASE, 1)])
+        acknowledged = end
+    assert any(cut.end for cut in first.cuts)
+    assert any(not cut.end for cut in first.cuts)
+
+    second = Converter(script.strings, progress, cuts.from_bytes(cuts.to_bytes(first.cuts, 512)))
+    again = second.feed(script.marks[:6000], 1)
+
+    without_rows = [
+        span for span in told if span.name == semconv.WINDOW and "grademl.table.step" not in span.attributes
+    ]
+    assert len(without_rows) == 3
+    for span in (*told, *again):
+        for key in (semconv.OPEN_PHASE, semconv.OPEN_SINCE, semconv.SPANS_EMITTED):
+            span.attributes.pop(key, None)
+    assert again == [span for span in told if span not in without_rows]
+
+
+def test_cuts_of_garbage_are_none() -> None:
+    cut = cuts.Cut(1, 2, 3)
+    assert cuts.from_bytes(b"x" * 25) == []
+    assert cuts.from_bytes(cuts.to_bytes([cuts.Cut(-1, 2, 3), cut], 512)) == [cut]
+    assert cuts.from_bytes(cuts.to_bytes([cut] * 20, 50)) == [cut, cut]
+
+
+def test_forged_cut_keeps_no_part_open_for_ever() -> None:
+    script = MarkScript()
+    for number in range(20):
+        script.step(10 + number, number, number * MS, MS)
+    converter = Converter(script.strings, cuts=[cuts.Cut(0, 0, 1 << 60)])
+    told = converter.feed(script.marks[:40], 1)
+    told += converter.flush(6 * S)
+    assert len(named(told, "window")) == 1
 
 
 def test_progress_of_garbage_is_none() -> None:

@@ -27,7 +27,7 @@ from grademl_otel.pump import Pump
 from grademl_otel.ring.writer import RingWriter
 from grademl_otel.transport import Transport, open_transport
 
-from ..support.mark_script import INFO, MS, MarkScript
+from ..support.mark_script import INFO, MS, MarkScript, S
 from ..support.relays import spans_of
 
 
@@ -213,3 +213,18 @@ def test_last_mark_is_acknowledged_when_the_run_is_told_and_not_before(
     assert len(acked_before) == 1
     assert acked_before[0] < final
     pump.close()
+
+
+def test_the_clock_cuts_no_window_whose_marks_are_still_to_be_read(
+    ring: RingWriter, settings: Settings, tmp_path: Path
+) -> None:
+    """A relay that comes late finds marks that are old, and more than it reads at once."""
+    write(ring, training(tmp_path, 60))
+    pump = Pump(ring.reader(), Sinks(settings, {}).open)
+    while pump.turn(50, 20 * S) == 50:
+        pass
+    pump.close()
+
+    (traces,) = tmp_path.glob("*/traces.jsonl")
+    windows = [span["attributes"] for span in spans_of(traces) if span["name"] == semconv.WINDOW]
+    assert [(w[semconv.WINDOW_NUMBER], w[semconv.WINDOW_PART]) for w in windows] == [(0, 0), (1, 0), (2, 0)]
