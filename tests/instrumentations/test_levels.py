@@ -301,7 +301,7 @@ def test_what_others_patch_meanwhile_stays(recording: Recording, monkeypatch: py
     assert "module" in calls
 
 
-def test_what_others_patch_over_ours_stays(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_patch_over_ours_stays(recording: Recording) -> None:
     network = Net()
     train(network)
     ours = nn.Module.__dict__["__call__"]
@@ -309,11 +309,12 @@ def test_what_others_patch_over_ours_stays(recording: Recording, monkeypatch: py
     def theirs(self: Any, *arguments: Any, **keywords: Any) -> Any:
         return ours(self, *arguments, **keywords)
 
-    monkeypatch.setattr(nn.Module, "__call__", theirs)
-    for level in (ROOTS, BOUNDARIES, UPDATES, EVERYTHING):
-        go_to(recording, level)
-        assert nn.Module.__dict__["__call__"] is theirs
-        assert "__call__" not in Net.__dict__
-    before = len(forwards(recording))
-    network(torch.ones(1, 4))
-    assert forwards(recording)[before:] == ["Net"]
+    with pytest.MonkeyPatch.context() as patched:  # theirs is gone before ours is, or ours would stay
+        patched.setattr(nn.Module, "__call__", theirs)
+        for level in (ROOTS, BOUNDARIES, UPDATES, EVERYTHING):
+            go_to(recording, level)
+            assert nn.Module.__dict__["__call__"] is theirs
+            assert "__call__" not in Net.__dict__
+        before = len(forwards(recording))
+        network(torch.ones(1, 4))
+        assert forwards(recording)[before:] == ["Net"]
