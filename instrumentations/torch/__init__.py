@@ -38,6 +38,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.steps",
     "grademl_otel.loops",
     "grademl_otel.lifecycle",
+    "grademl_otel.activerun",
     "grademl_otel.context",
     "grademl_otel.ring.writer",
 )

@@ -304,7 +304,7 @@ def infos(opened: Opened) -> list[tuple[bool, RunInfo]]:
 
 
 def group_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grademl_otel.lifecycle.group_exists", lambda: True)
+    monkeypatch.setattr("grademl_otel.agreement.group_exists", lambda: True)
     place = Place(1, 1, 2, 0)
     monkeypatch.setattr("grademl_otel.agreement.agree", lambda *_: (RUN_ID, place))
 
@@ -566,6 +566,28 @@ def test_threads_that_begin_together_make_one_run_and_all_are_in_it(
     assert len(opened.calls) == 1
     assert session.recorder is not None
     assert got == [session.recorder] * 8
+
+
+def test_what_trains_while_a_run_is_ended_is_in_another_run(
+    session: Session, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.begin(training=True)
+    before, info = opened.writer, opened.info
+
+    def delivered(wait_s: float) -> bool:
+        opened.writer, opened.transport = ListWriter(), ListTransport()
+        thread = threading.Thread(target=session.begin, args=(True,))
+        thread.start()
+        thread.join()
+        return True
+
+    monkeypatch.setattr(opened.transport, "close", delivered)
+    session.end()
+    assert session.recorder is not None
+    assert opened.info.run_id != info.run_id
+    assert not opened.transport.closed
+    assert before.of_kind(marks.SCOPE_CLOSE)
+    assert not opened.writer.of_kind(marks.SCOPE_CLOSE)
 
 
 def test_an_event_inside_the_start_does_not_start_another(
