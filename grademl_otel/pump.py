@@ -203,7 +203,7 @@ class Pump:
         believed = [mark if believable(mark, now) else NOTHING for mark in batch]
         self._not_believed += believed.count(NOTHING)
         self._hold(self._converter.feed(believed, self.reader.next - len(batch)))
-        if batch and not self._held:
+        if batch and not self._held and self._converter.caught_up:
             self._await_delivery()  # state only
 
     def _await_delivery(self) -> None:
@@ -250,7 +250,8 @@ class Pump:
         if spans and info is not None and info.traces:
             for sink in self._opened(info):
                 sink.take_spans(spans)
-        self._await_delivery()
+        if at_the_end or self._converter.caught_up:
+            self._await_delivery()
 
     def _leave_cuts(self) -> None:
         """A successor that sends once more what is about to be sent must find them."""

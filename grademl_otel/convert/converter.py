@@ -163,6 +163,13 @@ class Converter:
         return self._taken()
 
     @property
+    def caught_up(self) -> bool:
+        """False while marks are fed that an earlier converter has told: there is no progress of its own
+        yet.
+        """
+        return self._resumed is None or self._sequence >= self._resumed.fed
+
+    @property
     def progress(self) -> Progress:
         """How far the spans returned so far tell what was fed."""
         pending = [row.first_sequence for row in self._open_rows.values()]

@@ -215,6 +215,30 @@ def test_last_mark_is_acknowledged_when_the_run_is_told_and_not_before(
     pump.close()
 
 
+def test_relay_that_is_killed_while_it_catches_up_takes_nothing_back(
+    ring: RingWriter, settings: Settings, tmp_path: Path
+) -> None:
+    """It reads again from the start, and has told all of that; the next one must not tell it once more."""
+    write(ring, training(tmp_path, 120))
+    sinks = Sinks(settings, {})
+    first = Pump(ring.reader(), sinks.open)
+    first.turn(4096, S)
+    acked = ring.acked
+    Pump(ring.reader(), sinks.open).turn(100, S)
+    assert ring.acked == acked
+    last = Pump(ring.reader(), sinks.open)
+    ring.mark_closing()
+    last.turn(4096, S)
+    last.finish("exit", S)
+    last.close()
+
+    (traces,) = tmp_path.glob("*/traces.jsonl")
+    spans = spans_of(traces)
+    assert len({span["spanId"] for span in spans}) == len(spans)
+    steps = [step for span in spans for step in span["attributes"].get("grademl.table.step", ())]
+    assert steps == list(range(120))
+
+
 def test_the_clock_cuts_no_window_whose_marks_are_still_to_be_read(
     ring: RingWriter, settings: Settings, tmp_path: Path
 ) -> None:
