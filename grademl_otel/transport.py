@@ -12,7 +12,8 @@ import time
 from typing import Any, Final, Literal
 
 from grademl_otel.config import Settings, warn, with_absolute_paths
-from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, wake_path
+from grademl_otel.relay.calls import call, open_caller
+from grademl_otel.relay.launch import RelayUnavailable, ensure_relay
 from grademl_otel.ring.reader import RingReader
 from grademl_otel.ring.writer import RingWriter
 
@@ -72,15 +73,7 @@ class Transport:
         if self._worker is not None:
             self._worker.wake()
             return
-        path = self._writer.path
-        if path is None:
-            return
-        try:
-            if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            self._socket.sendto(b"w", str(wake_path(path.parent, self._writer.digest)))
-        except (OSError, ValueError):
-            pass  # no relay yet, or its path is too long for a socket: it polls anyway
+        self._call_relay()
 
     def share(self, provider: Any) -> None:
         """Have the processors of ``provider``, which came late, receive the spans from now on as well."""
@@ -112,7 +105,7 @@ class Transport:
             self._replace_relay(time.perf_counter_ns())
             time.sleep(_POLL_S)
         delivered = self._writer.acked >= final
-        if not delivered and self._writer.relay_heartbeat == 0:
+        if not delivered and not self._writer.relay_alive(time.perf_counter_ns()):
             self._writer.leave_copy()
         self._tell_problem()
         # The relay removes the files of a ring that it has finished; one that nobody read yet must stay.
@@ -172,10 +165,21 @@ class Transport:
         if path is None:
             return
         try:
-            ensure_relay(path.parent, self._writer.digest, self._environ, self._writer.descriptor)
+            if not ensure_relay(path.parent, self._writer.digest, self._environ, self._writer.descriptor):
+                self._call_relay(self._writer.descriptor)  # nothing is lost if this process dies at once
         except (RelayUnavailable, OSError, ValueError) as error:
             if not self._closed:
                 self._convert_here(f"{error}")
+
+    def _call_relay(self, ring: int | None = None) -> None:
+        path = self._writer.path
+        if path is None:
+            return
+        try:
+            self._socket = self._socket or open_caller()
+        except OSError:  # no descriptors left: it polls anyway
+            return
+        call(self._socket, path.parent, self._writer.digest, ring)
 
     def _convert_here(self, no_relay: str = "") -> None:
         # Encoders and exporters are imported only where they are needed.

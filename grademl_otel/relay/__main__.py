@@ -28,7 +28,7 @@ def main(folder: str, digest: str, descriptor: str = "") -> int:
         _log_to(settings.relay_log, logger)
     _allow_many_files()
     try:
-        inherited = int(descriptor) if descriptor else None
+        inherited = [int(descriptor)] if descriptor else []
         Relay(private_folder(Path(folder)), digest, settings, os.environ, inherited).run()
     except Exception:
         logger.exception("the relay stopped")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.digest import DIGEST_LENGTH
-from grademl_otel.ring.layout import LOCK_SUFFIX, WAKE_SUFFIX
+from grademl_otel.ring.layout import LOCK_SUFFIX
 from grademl_otel.ring.place import remove
 
 _FOLDER: Final = Path(__file__).resolve().parent
@@ -38,12 +38,7 @@ class RelayUnavailable(Exception):
 
 def lock_path(folder: Path, digest: str) -> Path:
     """Return the file whose ``flock`` makes a process the relay of ``digest`` in ``folder``."""
-    return folder / f"relay-{_checked(digest)}{LOCK_SUFFIX}"
-
-
-def wake_path(folder: Path, digest: str) -> Path:
-    """Return the datagram socket by which a relay is woken before its next poll."""
-    return folder / f"relay-{_checked(digest)}{WAKE_SUFFIX}"
+    return folder / f"relay-{checked(digest)}{LOCK_SUFFIX}"
 
 
 def elect(folder: Path, digest: str) -> int | None:
@@ -129,7 +124,8 @@ def relay_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
-def _checked(digest: str) -> str:
+def checked(digest: str) -> str:
+    """Return ``digest`` if it is one, which may become part of a path; raises ValueError."""
     if len(digest) != DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"not a digest: {digest!r}")
     return digest

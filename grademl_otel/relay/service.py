@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,8 @@ from grademl_otel.config import Settings
 from grademl_otel.digest import SETTINGS_DIGITS
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Pump
-from grademl_otel.relay.launch import elect, holds, retire, wake_path
+from grademl_otel.relay.calls import answer_at, hand_over, let_go, wait_for_call, wake_path
+from grademl_otel.relay.launch import elect, holds, retire
 from grademl_otel.ring import layout
 from grademl_otel.ring.mirror import Mirror
 from grademl_otel.ring.place import is_unlocked, private_folder, remove, remove_forgotten
@@ -56,7 +57,7 @@ class _Served:
 class Relay:
     """Serves the rings of one digest in one folder.
 
-    ``inherited`` is a descriptor of a ring without a name that the process gave which started this one.
+    ``inherited`` are descriptors of rings without a name that the process gave which started this one.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Relay:
         digest: str,
         settings: Settings,
         environ: Mapping[str, str],
-        inherited: int | None = None,
+        inherited: Iterable[int] = (),
     ):
         self._folder = folder
         self._digest = digest
-        self._inherited = inherited
+        self._given = list(inherited)
+        """Rings without a name that have come since the last look at the folder."""
         self._lock: int | None = None
         self._rings: dict[Path, _Served] = {}
         self._unusable: dict[Path, int] = {}
@@ -85,10 +87,11 @@ class Relay:
         """
         self._lock = elect(self._folder, self._digest)
         if self._lock is None:
+            hand_over(self._folder, self._digest, self._given)
             return
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is meant for the training
-        waker = _bind(wake_path(self._folder, self._digest))
+        waker = answer_at(wake_path(self._folder, self._digest))
         _log.info("serving %s in %s", self._digest, self._folder)
         try:
             while not self._stopping and not self._idle_too_long():
@@ -109,7 +112,7 @@ class Relay:
         self._keep_lock()
         self._scan()
         if not self._serve():
-            _wait(waker, self._pause())
+            self._given += wait_for_call(waker, self._pause())
 
     def _keep_lock(self) -> None:
         """Take the lock again when somebody deleted its file: the next relay must find it taken."""
@@ -134,7 +137,7 @@ class Relay:
         now = time.perf_counter_ns()
         for path in self._folder.glob(f"{self._digest}-*{layout.POINTER_SUFFIX}"):
             self._attach(path, now)
-        self._forget_inherited()
+        let_go(self._given)  # served by now: their memory must go when it is delivered
         for path in self._folder.glob(f"{self._digest}-*{layout.SUFFIX}"):
             pointer = path.with_suffix(layout.POINTER_SUFFIX)
             if pointer not in self._rings and not pointer.is_symlink():  # else it is our copy
@@ -150,7 +153,7 @@ class Relay:
         if path in self._rings or now - self._unusable.get(path, -_UNUSABLE_FOR_NS) < _UNUSABLE_FOR_NS:
             return False
         try:
-            reader = RingReader.open(path, self._inherited)
+            reader = RingReader.open(path, self._given)
         except (RingCorrupt, OSError) as error:
             gone = isinstance(error, (FileNotFoundError, PermissionError))
             if not gone or not self._forgets_owner(path):
@@ -282,12 +285,6 @@ class Relay:
         except OSError as error:
             _log.warning("%s: %s", path, error)
 
-    def _forget_inherited(self) -> None:
-        """Close what was inherited: it is served by now, and its memory must go when it is delivered."""
-        if self._inherited is not None:
-            os.close(self._inherited)
-            self._inherited = None
-
     # --- The end ----------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
@@ -332,27 +329,3 @@ class Relay:
 def _remove_files(ring: Path) -> None:
     for suffix in (layout.POINTER_SUFFIX, layout.SUFFIX, layout.LOCK_SUFFIX):
         remove(ring.with_suffix(suffix))
-
-
-def _bind(path: Path) -> socket.socket | None:
-    """Return a socket on which writers wake this relay; None where it cannot be had, then polling does."""
-    waker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        path.unlink(missing_ok=True)
-        waker.bind(str(path))
-        return waker
-    except OSError as error:
-        _log.info("no wake-up socket: %s", error)
-        waker.close()
-        return None
-
-
-def _wait(waker: socket.socket | None, seconds: float) -> None:
-    if waker is None:
-        time.sleep(seconds)
-        return
-    waker.settimeout(seconds)
-    try:
-        waker.recv(16)
-    except OSError:  # nobody called
-        pass

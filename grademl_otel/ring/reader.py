@@ -11,7 +11,7 @@ import mmap
 import os
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -140,10 +140,10 @@ class RingReader:
         self._progress_at = time.perf_counter_ns()
 
     @classmethod
-    def open(cls, path: Path, inherited: int | None = None) -> RingReader:
+    def open(cls, path: Path, inherited: Iterable[int] = ()) -> RingReader:
         """Open the ring at ``path``, a file or a pointer; raises `RingCorrupt` or OSError.
 
-        ``inherited`` is a descriptor of a ring without a name that its owner gave to this process; see
+        ``inherited`` are descriptors of rings without a name that their owners gave to this process; see
         `open_sealed`.
         """
         if path.suffix == layout.POINTER_SUFFIX:

@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -108,14 +109,15 @@ def create_sealed(size: int) -> int:
     return descriptor
 
 
-def open_sealed(pointer: Pointer, inherited: int | None = None) -> int:
+def open_sealed(pointer: Pointer, inherited: Iterable[int] = ()) -> int:
     """Return a descriptor of the ring that ``pointer`` names.
 
-    ``inherited`` is one that the owner gave to this process, which outlives the owner. Raises
+    ``inherited`` may hold one that the owner gave to this process, which outlives the owner. Raises
     FileNotFoundError when the ring is gone with its process, PermissionError when there is something else.
     """
-    if inherited is not None and pointer.matches(os.fstat(inherited)):
-        descriptor = os.dup(inherited)
+    given = next((each for each in inherited if pointer.matches(os.fstat(each))), None)
+    if given is not None:
+        descriptor = os.dup(given)
     else:
         # Looked at before it is opened: opening a terminal or a device may have effects.
         if not pointer.matches(os.stat(pointer.way)):

@@ -308,7 +308,7 @@ class RingWriter:
         return True
 
     def leave_copy(self) -> None:
-        """Leave the ring as a file for the next relay, when none has seen it and this process ends."""
+        """Leave the ring as a file for the next relay, when none is there and this process ends."""
         if self.path is None or self._pointer is None:
             return
         nascent = self.path.with_suffix(layout.NASCENT_SUFFIX)

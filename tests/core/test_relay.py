@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ import pytest
 
 from grademl_otel.config import Settings
 from grademl_otel.digest import SETTINGS_DIGITS, destination_digest
+from grademl_otel.relay.calls import answer_at, wait_for_call, wake_path
 from grademl_otel.relay.launch import elect, ensure_relay, lock_path, relay_environment, retire
+from grademl_otel.relay.service import Relay
 from grademl_otel.ring.writer import RingWriter
 
 from ..support.otlp_server import Answer, http_receiver
@@ -413,6 +416,25 @@ def test_one_relay_is_elected(place: Workplace, tmp_path: Path) -> None:
     assert started[0]
     until(lambda: not ensure_relay(place.rings, digest, environ))
     assert len(place.relay_pids()) == 1
+
+
+def test_relay_that_is_not_elected_hands_its_ring_over(tmp_path: Path) -> None:
+    digest = "0123456789abcdef01234567"
+    elected = elect(tmp_path, digest)
+    assert elected is not None
+    given = os.open(tmp_path, os.O_RDONLY)
+    late = threading.Thread(target=Relay(tmp_path, digest, Settings.from_env({}), {}, [given]).run)
+    late.start()
+    called = answer_at(wake_path(tmp_path, digest))
+    assert called is not None
+    (received,) = wait_for_call(called, 10)
+    late.join(10)
+
+    assert os.path.samestat(os.fstat(received), os.fstat(given))
+    os.close(received)
+    os.close(given)
+    called.close()
+    retire(tmp_path, digest, elected)
 
 
 def test_relay_that_leaves_leaves_nothing(tmp_path: Path) -> None:

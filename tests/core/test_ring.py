@@ -337,7 +337,7 @@ def test_inherited_descriptor_outlives_the_owner(sealed: RingWriter) -> None:
     sealed.close(unlink=False)
     with pytest.raises((FileNotFoundError, PermissionError)):
         RingReader.open(sealed.path)
-    opened = RingReader.open(sealed.path, inherited)
+    opened = RingReader.open(sealed.path, [inherited])
     assert [mark[4] for mark in opened.read(5)] == [4]
     opened.close()
     os.close(inherited)

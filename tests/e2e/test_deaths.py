@@ -161,6 +161,21 @@ def test_killed_in_its_first_moment(scene: Scene) -> None:
     assert run[semconv.RECOVERED] is True
 
 
+def test_killed_before_the_relay_of_others_has_looked(scene: Scene) -> None:
+    """A relay that is there already is given the ring, and need not come for it."""
+    assert scene.start("return", 1).wait(30) == 0
+    (relay,) = scene.relays()
+    os.kill(relay, signal.SIGSTOP)
+    try:
+        assert scene.start("SIGKILL", 3).wait(30) == -signal.SIGKILL
+    finally:
+        os.kill(relay, signal.SIGCONT)
+    until(lambda: len(scene.runs()) == 2)
+    (recovered,) = (run for run in scene.runs() if semconv.RECOVERED in run.attributes)
+    assert recovered[semconv.STEPS_TOTAL] == 3
+    assert scene.relays() == [relay]
+
+
 def test_pid_1_of_a_container(scene: Scene) -> None:
     """Nobody is left to finish anything when it exits."""
     scene.prefix = deaths.as_pid_1()
