@@ -69,7 +69,7 @@ class StepSpan(NonRecordingSpan):
 
         Other threads and tasks that began in the step keep what they were given.
         """
-        over = not self.serial or self.machine.left(self.serial)
+        over = not self.serial or self._contexts.left(self)
         if self.known is None:
             return INVALID_SPAN_CONTEXT if over else self._contexts.name(self)
         return INVALID_SPAN_CONTEXT if over and threading.get_ident() == self._thread else self.known
@@ -223,6 +223,14 @@ class StepContexts:
         except Exception as error:
             self._give_up(error)
             return INVALID_SPAN_CONTEXT
+
+    def left(self, span: StepSpan) -> bool:
+        """Whether the loop of the span's row was left; see `steps.StepMachine.left`."""
+        try:
+            return span.machine.left(span.serial)
+        except Exception as error:
+            self._give_up(error)
+            return True
 
     # --- Inside ------------------------------------------------------------------------------------------
 

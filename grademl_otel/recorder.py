@@ -135,7 +135,7 @@ class Recorder:
         self._scopes = scopes
         self._local = _Local()
         self._machines: list[tuple[threading.Thread, StepMachine]] = []
-        self._new_machine = threading.Lock()
+        self._new_machine = threading.RLock()  # a signal handler may evaluate, or save, too
         self._lanes: dict[str, int] = {}
         self._ticked = 0
         self._rows = 0

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import wraps
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import (
@@ -47,49 +47,74 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @pass_over
     @wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        recorder = None
-        t0 = perf_counter_ns()
-        if guard.on:
-            try:
-                recorder = session.recorder
-                if recorder is None or t0 > recorder.idle_at:
-                    recorder = session.begin(training=True, at=t0)
-                machine = None
-                if recorder is not None and recorder.level < UPDATES:
-                    machine = recorder.here()
-            except Exception as error:
-                guard.failed(error)
-                recorder = None
-        # A backward inside a backward is reentrant checkpointing; one inside `next()` is part of fetching.
-        if recorder is None or machine is None or machine.in_backward or machine.waiting:
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                leave_out_this_frame(error)
-                raise
-        owner = recorder.backward_owner
-        end = machine.backward_failed
+        call, returned = None, False
         try:
-            machine.in_backward = True
-            recorder.backward_owner = machine
-            _guarded(guard, machine.begin_backward, t0)
-            if recorder.measuring:
-                recorder.spent(t0)
+            call = _begin(guard)
             result = original(*args, **kwargs)
-            end = machine.end_backward
+            returned = True
             return result
         except BaseException as error:
             leave_out_this_frame(error)
             raise
         finally:
-            t1 = perf_counter_ns()
-            machine.in_backward = False
-            recorder.backward_owner = owner
-            _guarded(guard, end, t0, t1)
-            if recorder.measuring:
-                recorder.spent(t1)
+            if call is not None:
+                _end(call, returned, guard)
 
     return backward
+
+
+class _Backward(NamedTuple):
+    """A backward that is on its way."""
+
+    recorder: Recorder
+    machine: StepMachine
+    t0: int
+    around: StepMachine | None
+    """The machine of the thread whose backward was under way when this one began."""
+
+
+def _begin(guard: Guard) -> _Backward | None:
+    """A backward begins; None where it is not recorded."""
+    if not guard.on:
+        return None
+    try:
+        t0 = perf_counter_ns()
+        recorder = session.recorder
+        if recorder is None or t0 > recorder.idle_at:
+            recorder = session.begin(training=True, at=t0)
+        if recorder is None or recorder.level == UPDATES:
+            return None
+        machine = recorder.here()
+        # A backward inside a backward is reentrant checkpointing; one inside `next()` is part of fetching.
+        if machine.in_backward or machine.waiting:
+            return None
+        machine.begin_backward(t0)
+        call = _Backward(recorder, machine, t0, recorder.backward_owner)
+        if recorder.measuring:
+            recorder.spent(t0)
+        machine.in_backward = True
+        recorder.backward_owner = machine
+        return call
+    except Exception as error:
+        guard.failed(error)
+        return None
+
+
+def _end(call: _Backward, returned: bool, guard: Guard) -> None:
+    recorder, machine, t0, around = call
+    try:
+        t1 = perf_counter_ns()
+        machine.in_backward = False
+        if recorder.backward_owner is machine:  # else it is that of a thread which began later
+            recorder.backward_owner = around if around is not None and around.in_backward else None
+        if returned:
+            machine.end_backward(t0, t1)
+        else:
+            machine.backward_failed(t0, t1)
+        if recorder.measuring:
+            recorder.spent(t1)
+    except Exception as error:
+        guard.failed(error)
 
 
 class _Running(threading.local):
@@ -218,8 +243,7 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
     @pass_over
     @wraps(original)
     def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        recorder = session.recorder
-        machine = None if recorder is None or not guard.on else recorder.here()
+        machine = _machine(guard)
         before = 0 if machine is None else machine.optimizer_steps
         try:
             result = original(self, optimizer, *args, **kwargs)
@@ -228,18 +252,31 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         if machine is not None and machine.optimizer_steps == before:
             # Gradients were not finite. The step is done all the same: its batch is used up.
-            now = perf_counter_ns()
-            if recorder is not None and recorder.level == UPDATES:
-                _guarded(guard, recorder.updated, id(optimizer), now)
-            else:
-                _guarded(guard, machine.stepped, id(optimizer), now, now, False)
+            _skipped(machine, id(optimizer), guard)
         return result
 
     return step
 
 
-def _guarded(guard: Guard, event: Callable[..., Any], *args: Any) -> None:
+def _machine(guard: Guard) -> StepMachine | None:
+    """That of this thread; None where nothing is recorded."""
+    recorder = session.recorder
+    if recorder is None or not guard.on:
+        return None
     try:
-        event(*args)
+        return recorder.here()
+    except Exception as error:
+        guard.failed(error)
+        return None
+
+
+def _skipped(machine: StepMachine, optimizer: int, guard: Guard) -> None:
+    try:
+        now = perf_counter_ns()
+        recorder = session.recorder
+        if recorder is not None and recorder.level == UPDATES:
+            recorder.updated(optimizer, now)
+        else:
+            machine.stepped(optimizer, now, now, phase=False)
     except Exception as error:
         guard.failed(error)
