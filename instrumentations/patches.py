@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from grademl_otel.config import warn
+
 _ABSENT: Final = object()
 
 
@@ -45,11 +47,15 @@ class Patches:
         self._undo.append(undo)
 
     def restore(self) -> None:
-        """Undo all replacements."""
+        """Undo all replacements; one that cannot be undone costs a line, the others are."""
         self._dear.clear()
         self._in_force.clear()
         while self._undo:
-            self._undo.pop()()
+            undo = self._undo.pop()
+            try:
+                undo()
+            except Exception as error:
+                warn(f"a hook stays where it is: {type(error).__name__}: {error}")
 
 
 class _Replacement:

@@ -85,7 +85,10 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _uninstrument(self, **kwargs: Any) -> None:
         patches, self._patches = self._patches, None
-        session.uninstall()
+        try:
+            session.uninstall()
+        except Exception as error:
+            warn(f"the end of the run is not recorded: {type(error).__name__}: {error}")
         if patches is not None:
             patches.restore()
 

@@ -24,6 +24,8 @@ from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Guard
 from grademl_otel.tracebacks import leave_out_this_frame
 
+MOST_HELD: Final = 4096
+"""Times of batches that were received and not handed out; torch holds back fewer."""
 _NEEDED: Final = ("index_queue", "data_queue", "worker_id")
 
 
@@ -149,6 +151,8 @@ def wrap_receive(original: Callable[..., Any]) -> Callable[..., Any]:
                 stamp = self.__dict__.get("_grademl_stamp")
                 if stamp is not None:
                     stamp.last = int(record)
+                    if len(stamp.records) >= MOST_HELD:
+                        stamp.records.clear()  # nobody asks: waits are not recorded at this level
                     stamp.records[stamp.last] = record
                 return success, (int(record), *result[1:])
         except Exception as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from grademl_otel.instrumentations.patches import Patches
 
 
@@ -44,6 +46,19 @@ def test_a_later_patch_of_somebody_else_stays() -> None:
     patches.restore()
     assert vars(Owner)["static"] is theirs
     assert former is _ours
+
+
+def test_one_that_cannot_be_undone_does_not_keep_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such handle")
+
+    before = dict(vars(Owner))
+    patches = Patches()
+    patches.replace(Owner, "static", _ours)
+    patches.on_restore(fail)
+    patches.restore()
+    assert dict(vars(Owner)) == before
+    assert capsys.readouterr().err == "grademl: a hook stays where it is: RuntimeError: no such handle\n"
 
 
 def test_callbacks_run_in_reverse_order_and_once() -> None:

@@ -10,8 +10,9 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ import grademl_otel
 from grademl_otel import marks, semconv
 from grademl_otel.instrumentations.torch import TorchInstrumentor
 from grademl_otel.instrumentations.torch import worker as our_worker
-from grademl_otel.instrumentations.torch.worker import TimedIndex
+from grademl_otel.instrumentations.torch.worker import MOST_HELD, TimedIndex, wrap_receive
 from grademl_otel.lifecycle import session
 from tests.instrumentations.conftest import Recording
 from tests.support.listwriter import ListWriter, Mark
@@ -444,6 +445,23 @@ def test_a_timed_index_is_an_int_and_survives_pickling() -> None:
     assert type(again) is TimedIndex
     assert again == 7
     assert (again.worker, again.got, again.collate, again.done) == (1, 10, 20, 30)
+
+
+def test_times_that_nobody_asks_for_do_not_pile_up() -> None:
+    class Iterator:
+        pass
+
+    iterator: Any = Iterator()
+    iterator._grademl_stamp = stamp = SimpleNamespace(records={}, last=-1)
+    numbers = count()
+
+    def receive(self: Any) -> Any:
+        return True, (TimedIndex(next(numbers), worker=1, got=10, collate=20, done=30), "batch")
+
+    wrapped = wrap_receive(receive)
+    for number in range(3 * MOST_HELD):
+        assert wrapped(iterator) == (True, (number, "batch"))
+    assert 0 < len(stamp.records) <= MOST_HELD
 
 
 def test_a_worker_loop_of_another_shape_is_left_alone(
