@@ -159,13 +159,26 @@ class Relay:
             if not gone or not self._forgets_owner(path):
                 self._leave_alone(path, now, f"{error}")
             return False
-        if foreign is None and reader.attended(now):
-            reader.close()  # by another relay, whose lock's file somebody deleted
-            return False
-        if not path.name.startswith(f"{reader.digest}-") or reader.abandoned:
-            self._leave_alone(path, now, "it is not what its name says")
+        try:
+            served = self._begin(path, now, reader, foreign)
+        except (RingCorrupt, OSError) as error:  # somebody truncates it just now
+            self._leave_alone(path, now, f"{error}")
+            served = None
+        if served is None:
             reader.close()
             return False
+        self._rings[path] = served
+        return True
+
+    def _begin(
+        self, path: Path, now: int, reader: RingReader, foreign: tuple[str, int] | None
+    ) -> _Served | None:
+        """Return what serves the ring at ``path`` from now on; None when that is not for us to do."""
+        if foreign is None and reader.attended(now):
+            return None  # by another relay, whose lock's file somebody deleted
+        if not path.name.startswith(f"{reader.digest}-") or reader.abandoned:
+            self._leave_alone(path, now, "it is not what its name says")
+            return None
         mirror = None
         if path.suffix == layout.POINTER_SUFFIX:
             mirror = Mirror(path.with_suffix(layout.SUFFIX))
@@ -180,8 +193,9 @@ class Relay:
             # Else a relay that dies with the process, as in a container, leaves it to be told once more.
             before_last_ack=partial(_remove_files, path),
         )
-        self._rings[path] = _Served(pump, mirror, foreign)
-        return True
+        if mirror is not None:
+            mirror.update(reader)  # before anything is read: there may be much
+        return _Served(pump, mirror, foreign)
 
     def _leave_alone(self, path: Path, now: int, why: str) -> None:
         if path not in self._unusable:
@@ -258,10 +272,10 @@ class Relay:
             self._detach(path, ring)
             return False
         number = pump.turn(BATCH, now)
-        if number == BATCH:
-            return True
         if ring.mirror is not None:
             ring.mirror.update(reader)
+        if number == BATCH:
+            return True
         if reader.drained or (reader.closing and reader.owner_unlocked()):
             pump.finish("exit", now)
         elif reader.owner_dead(now) or (self._stopping and number == 0 and reader.owner_unlocked()):
