@@ -6,8 +6,7 @@ back to the recorder as a `steps.Sink`: each becomes one mark in the ring and a 
 the ring's header. The totals are written once per row. Once per row, too, it is looked after whether this is
 still the process that opened the ring, and at most once a second after the heartbeat and the transport.
 
-Nothing here may reach the user's program: hooks call under a :class:`Guard`, which switches a hook off that
-fails again and again.
+Nothing here may reach the user's program: hooks call under a `guard.Guard`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from statistics import median_low
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from grademl_otel import marks, semconv
-from grademl_otel.config import warn
 from grademl_otel.governor import BOUNDARIES, EVERYTHING, ROOTS, STEPS_PER_ROW, UPDATES, Governor, levels
 from grademl_otel.loops import LoaderFacts
 from grademl_otel.steps import EVALUATION, TRAIN, StepMachine, Totals
@@ -74,31 +73,6 @@ class StepContext(Protocol):
     def inside(self, machine: StepMachine, serial: int) -> None: ...
     def over(self, lane: int, serial: int, kind: int, number: int) -> bool: ...
     def mute(self) -> None: ...
-
-
-class Guard:
-    """Counts the errors of one hook and switches it off when they do not stop."""
-
-    LIMIT: Final = 3
-    """Errors after which a hook is off for good."""
-
-    __slots__ = ("failures", "name", "on")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.on = True
-        self.failures = 0
-
-    def failed(self, error: BaseException) -> None:
-        """Count ``error``; one line when the hook is switched off."""
-        self.failures += 1
-        if self.on and self.failures >= self.LIMIT:
-            self.off(f"{type(error).__name__}: {error}")
-
-    def off(self, why: str) -> None:
-        """Switch the hook off for the rest of the process, in one line."""
-        self.on = False
-        warn(f"{self.name} is not recorded: {why}")
 
 
 class _Local(threading.local):
@@ -372,7 +346,7 @@ class Recorder:
                 self._measured.append(self._cost)
                 if step:
                     self.governor.sample(self._cost, step)
-                self._typical_cost = sorted(self._measured)[(len(self._measured) - 1) // 2]
+                self._typical_cost = median_low(self._measured or (0,))  # empty: another level by now
             self._cost = 0
         else:
             self._acc[marks.ACC_COST_NS] += self._typical_cost

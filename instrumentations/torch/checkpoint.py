@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from grademl_otel import marks, semconv
+from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
-from grademl_otel.recorder import Guard
 from grademl_otel.steps import StepMachine
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 

@@ -19,9 +19,10 @@ import torch
 from torch.compiler import is_compiling
 
 from grademl_otel.governor import EVERYTHING, ROOTS, UPDATES, levels
+from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
-from grademl_otel.recorder import Guard, Recorder
+from grademl_otel.recorder import Recorder
 from grademl_otel.steps import StepMachine
 from grademl_otel.tracebacks import leave_out_this_frame
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, FetchClock, moments
 from grademl_otel.lifecycle import session
-from grademl_otel.recorder import Guard
 from grademl_otel.tracebacks import leave_out_this_frame
 
 MOST_HELD: Final = 4096

@@ -14,7 +14,7 @@ import pytest
 from grademl_otel import marks, recorder, semconv
 from grademl_otel.config import Settings
 from grademl_otel.loops import LoaderFacts
-from grademl_otel.recorder import Guard, Recorder
+from grademl_otel.recorder import Recorder
 from grademl_otel.ring.writer import RingWriter
 from grademl_otel.steps import EVALUATION, INCOMPLETE, TRAIN
 from tests.support.listwriter import ListTransport, ListWriter
@@ -214,15 +214,6 @@ def test_a_machine_in_use_does_not_keep_the_others_from_their_end(
     assert written.row_kinds() == {TRAIN: 1}
     assert written.totals[marks.ACC_STEPS] == 1
     assert written.totals[marks.ACC_LOST] == 1
-
-
-def test_a_hook_that_keeps_failing_is_switched_off_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    guard = Guard("torch: forward")
-    for _ in range(5):
-        guard.failed(KeyError("odd"))
-    assert not guard.on
-    assert guard.failures == 5
-    assert capsys.readouterr().err == "grademl: torch: forward is not recorded: KeyError: 'odd'\n"
 
 
 def test_into_a_real_ring(tmp_path: object) -> None:
