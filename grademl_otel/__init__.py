@@ -35,7 +35,7 @@ def instrument() -> None:
         if not instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.instrument(skip_dep_check=True)
     except Exception as error:
-        from grademl_otel.config import warn
+        from grademl_otel.messages import warn
 
         warn(f"nothing is recorded: {type(error).__name__}: {error}")
 

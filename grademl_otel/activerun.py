@@ -14,7 +14,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from grademl_otel import agreement, marks, semconv
-from grademl_otel.config import Destination, Settings, warn
+from grademl_otel.config import Settings
+from grademl_otel.destination import Destination
+from grademl_otel.messages import warn
 from grademl_otel.naming import Named
 from grademl_otel.recorder import MAIN_LANE, RUN_SCOPE, Recorder, Writer
 from grademl_otel.runinfo import renamed

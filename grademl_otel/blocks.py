@@ -83,7 +83,7 @@ def _enter(name: str | None) -> Block | None:
     try:
         return Block(lifecycle.session, name)
     except Exception as error:
-        from grademl_otel.config import warn
+        from grademl_otel.messages import warn
 
         warn(f"a block is no run of its own: {type(error).__name__}: {error}")
         return None
@@ -121,7 +121,7 @@ class Block:
                 session.end(error)
                 session.names.block(entered=False)
         except Exception as failure:
-            from grademl_otel.config import warn
+            from grademl_otel.messages import warn
 
             warn(f"the end of a block is not recorded: {type(failure).__name__}: {failure}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: every environment variable of ours, and what the user's OpenTelemetry settings ask of us.
+"""Settings: every environment variable of ours, and whether the user's OpenTelemetry settings forbid us.
 
 Configuration never stops a training: a value that makes no sense becomes one complaint, which the process
 that trains shows as one line on stderr, and the default is used. Nothing is read at import; callers pass the
@@ -9,9 +9,7 @@ environment they mean.
 from __future__ import annotations
 
 import os
-import socket
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,13 +101,6 @@ _exit_wait: Final = values.number(0, MAX_EXIT_WAIT_S, "s")
 DEFAULT_BUDGET: Final = 1.0
 _budget: Final = values.number(0.01, 100, "per cent")
 
-ENDPOINT_VARIABLES: Final = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-)
-DEFAULT_COLLECTOR: Final = ("localhost", 4317)
-PROBE_TIMEOUT_S: Final = 0.1
 INSTRUMENTOR_NAME: Final = "grademl_torch"
 
 
@@ -133,7 +124,7 @@ class Settings:
     in_process: bool
     """The user asked for no relay process."""
     complaints: tuple[str, ...] = field(default=(), compare=False)
-    """One line for each value that makes no sense and each name that is none of ours; see `complain`."""
+    """One line for each value that makes no sense and each name that is none of ours; see `messages`."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -155,68 +146,6 @@ class Settings:
         )
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where the telemetry of a run goes, decided once at its start."""
-
-    exporters: tuple[str, ...]
-    """``file``, ``otlp`` or both; empty when the user's own provider takes the spans."""
-    traces: bool
-    metrics: bool
-    through_provider: bool
-    """Spans go through the tracer provider in place, in this process."""
-
-    @property
-    def nowhere(self) -> bool:
-        """True when there is nothing to record for."""
-        return not (self.traces or self.metrics) or not (self.exporters or self.through_provider)
-
-
-def decide_destination(
-    settings: Settings,
-    environ: Mapping[str, str],
-    foreign_provider: bool = False,
-    probe: Callable[[], bool] | None = None,
-    processors: bool = True,
-) -> Destination:
-    """Decide where the telemetry goes.
-
-    `GRADEML_EXPORTER` says it; else a user's own exporter or provider (``foreign_provider``: not built by the
-    configurator, or with processors that the user added) takes the spans; else an OTLP endpoint in the
-    environment does; else the file store, and OTLP as well when ``probe`` finds a collector at the default
-    endpoint. Without ``processors`` the provider in place, if any, has nobody to take a span.
-    `OTEL_TRACES_EXPORTER=none` and `OTEL_METRICS_EXPORTER=none` hold whatever else is said. A configuration
-    file (`OTEL_CONFIG_FILE`) says all that is wanted: where it wants no spans, none are made.
-    """
-    traces = _exporter_names(environ, "OTEL_TRACES_EXPORTER")
-    metrics = _exporter_names(environ, "OTEL_METRICS_EXPORTER")
-    through_provider = False
-    exporters: tuple[str, ...]
-    if settings.exporters is not None:
-        exporters = settings.exporters
-    elif configuration_file(environ):
-        exporters = ()
-        through_provider = processors
-    elif processors and (foreign_provider or traces - {OTLP, NONE, "otlp_proto_grpc", "otlp_proto_http"}):
-        exporters = ()
-        through_provider = True
-    elif any(environ.get(name) for name in ENDPOINT_VARIABLES):
-        exporters = (OTLP,)
-    else:
-        exporters = (FILE, OTLP) if (probe or collector_answers)() else (FILE,)
-    return Destination(
-        exporters=exporters,
-        traces=NONE not in traces,
-        metrics=NONE not in metrics,
-        through_provider=through_provider and NONE not in traces,
-    )
-
-
-def configuration_file(environ: Mapping[str, str]) -> str:
-    """Return the path of the file that configures the user's OpenTelemetry, empty for none."""
-    return environ.get("OTEL_CONFIG_FILE", "").strip()
-
-
 def disabled(environ: Mapping[str, str]) -> bool:
     """Return True when nothing of ours is to be installed.
 
@@ -233,41 +162,6 @@ def disabled(environ: Mapping[str, str]) -> bool:
     return bool(names & {"*", INSTRUMENTOR_NAME})
 
 
-def collector_answers() -> bool:
-    """Return True when something listens at OTLP's default endpoint; costs at most 0.1 s."""
-    try:
-        with socket.create_connection(DEFAULT_COLLECTOR, PROBE_TIMEOUT_S):
-            return True
-    except OSError:
-        return False
-
-
-def without_credentials(endpoint: str) -> str:
-    """Return ``endpoint`` as it may be shown: without user, password and query."""
-    scheme, separator, rest = endpoint.rpartition("://")
-    return f"{scheme}{separator}{rest.partition('?')[0].rpartition('@')[2]}"
-
-
-def warn(text: str) -> None:
-    """Write one line to stderr, whatever is in ``text``; silent where stderr is closed or broken."""
-    try:
-        sys.stderr.write(f"grademl: {_one_line(text)}\n")
-        sys.stderr.flush()
-    except Exception:  # the user's own stderr may raise anything
-        pass
-
-
-def complain(complaints: Iterable[str]) -> None:
-    """Show each complaint once in the life of this process and of those that it forks."""
-    for complaint in complaints:
-        if complaint not in _shown:
-            _shown.add(complaint)
-            warn(complaint)
-
-
-_shown: Final[set[str]] = set()
-
-
 def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
     """Return ``environ`` for a process that works in another folder."""
     result = dict(environ)
@@ -276,10 +170,6 @@ def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
         if text:
             result[name] = str(_absolute(text))
     return result
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class _Reader:
@@ -376,7 +266,3 @@ def _absolute(text: str) -> Path:
 def _state_folder(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_STATE_HOME", "")
     return _absolute(os.path.join(base if os.path.isabs(base) else "~/.local/state", "grademl"))
-
-
-def _exporter_names(environ: Mapping[str, str], name: str) -> set[str]:
-    return {part.strip().lower() for part in environ.get(name, "").split(",") if part.strip()}

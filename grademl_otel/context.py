@@ -36,8 +36,8 @@ from opentelemetry.trace import (
 from opentelemetry.trace.span import INVALID_SPAN_CONTEXT
 
 from grademl_otel import marks, semconv
-from grademl_otel.config import warn
 from grademl_otel.convert.bounds import shard_of_asked_step
+from grademl_otel.messages import warn
 from grademl_otel.recorder import Recorder
 from grademl_otel.steps import EVALUATION, INCOMPLETE, TRAIN, StepMachine
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from statistics import median_low
 from typing import Final
 
-from grademl_otel.config import warn
+from grademl_otel.messages import warn
 
 DEFAULT_BUDGET: Final = 0.01
 """Part of a step's time."""

@@ -7,7 +7,7 @@ from collections import deque
 from time import perf_counter_ns
 from typing import Final
 
-from grademl_otel.config import warn
+from grademl_otel.messages import warn
 
 WITHIN_NS: Final = 600_000_000_000
 """Errors further apart are none that do not stop: a run that ends while a thread trains on may make one."""

@@ -6,7 +6,7 @@ Neither may raise: an exception here would switch off every other instrumentatio
 
 from __future__ import annotations
 
-from grademl_otel.config import warn
+from grademl_otel.messages import warn
 
 
 def pre_instrument() -> None:

@@ -15,8 +15,9 @@ import time
 from typing import Any, Final, Protocol
 
 from grademl_otel import marks
-from grademl_otel.config import Settings, warn
+from grademl_otel.config import Settings
 from grademl_otel.export.sinks import ProviderSink, Sinks
+from grademl_otel.messages import warn
 from grademl_otel.pump import Pump, Sink
 from grademl_otel.ring.reader import RingCorrupt, RingReader
 

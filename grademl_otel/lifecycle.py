@@ -24,19 +24,12 @@ from typing import Any, Final
 
 from grademl_otel import agreement, marks
 from grademl_otel.activerun import ActiveRun, Open, open_ring
-from grademl_otel.config import (
-    OTLP,
-    Settings,
-    complain,
-    configuration_file,
-    decide_destination,
-    disabled,
-    otlp_complaints,
-    warn,
-)
+from grademl_otel.config import OTLP, Settings, disabled, otlp_complaints
+from grademl_otel.destination import configuration_file, decide_destination
 from grademl_otel.export.filestore import keepable
 from grademl_otel.family import Member
 from grademl_otel.identity import place_from_environment
+from grademl_otel.messages import complain, warn
 from grademl_otel.naming import Named, Namer
 from grademl_otel.programend import ProgramEnd, child_of_multiprocessing
 from grademl_otel.recorder import MAIN_LANE, Recorder

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from grademl_otel.config import warn
+from grademl_otel.messages import warn
 from grademl_otel.recorder import Recorder
 from grademl_otel.runinfo import announcement
 

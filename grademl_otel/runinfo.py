@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from grademl_otel import semconv
-from grademl_otel.config import DEFAULT_STORE, FILE, Destination, Settings, without_credentials
+from grademl_otel.config import DEFAULT_STORE, FILE, Settings
+from grademl_otel.destination import Destination, without_credentials
 from grademl_otel.identity import clock_id
 from grademl_otel.job import job_facts
 from grademl_otel.marks import RunInfo

@@ -11,7 +11,8 @@ import socket
 import time
 from typing import Any, Final, Literal
 
-from grademl_otel.config import Settings, warn, with_absolute_paths
+from grademl_otel.config import Settings, with_absolute_paths
+from grademl_otel.messages import warn
 from grademl_otel.relay.calls import call, open_caller
 from grademl_otel.relay.launch import RelayUnavailable, ensure_relay
 from grademl_otel.ring.reader import RingReader

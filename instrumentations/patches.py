@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from grademl_otel.config import warn
+from grademl_otel.messages import warn
 
 _ABSENT: Final = object()
 

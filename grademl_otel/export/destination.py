@@ -7,7 +7,7 @@ import random
 import time
 from typing import Final
 
-from grademl_otel.config import without_credentials
+from grademl_otel.destination import without_credentials
 from grademl_otel.export.senders import Sender, Verdict
 from grademl_otel.export.settings import OtlpSettings
 

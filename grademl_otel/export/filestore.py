@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel import values
-from grademl_otel.config import FILE, Destination
+from grademl_otel.config import FILE
+from grademl_otel.destination import Destination
 
 TRACES: Final = "traces.jsonl"
 METRICS: Final = "metrics.jsonl"

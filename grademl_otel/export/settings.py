@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
-from grademl_otel.config import without_credentials
+from grademl_otel.destination import without_credentials
 
 GRPC: Final = "grpc"
 HTTP: Final = "http/protobuf"

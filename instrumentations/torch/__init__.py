@@ -15,13 +15,13 @@ from typing import Any, Final
 import wrapt
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from grademl_otel.config import warn
 from grademl_otel.governor import levels
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.late import taking_copies_along
 from grademl_otel.instrumentations.torch.package import FORWARD_FROM, instruments
 from grademl_otel.lifecycle import session
 from grademl_otel.marks import RunInfo
+from grademl_otel.messages import warn
 from grademl_otel.recorder import Recorder
 
 __all__ = ["TorchInstrumentor"]
@@ -136,8 +136,8 @@ def _tell_of_forward(recorder: Recorder, info: RunInfo) -> None:
     if info.rank == 0:
         release = ".".join(map(str, FORWARD_FROM))
         warn(
-            f"forward and evaluation are not recorded: torch {session.framework[1]} would compile their wrapper "
-            f"again and again; {release} and newer do not"
+            f"forward and evaluation are not recorded: torch {session.framework[1]} would compile their "
+            f"wrapper again and again; {release} and newer do not"
         )
 
 

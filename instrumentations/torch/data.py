@@ -23,7 +23,6 @@ from torch.utils.data.dataloader import (
 )
 
 from grademl_otel import marks, semconv
-from grademl_otel.config import complain
 from grademl_otel.governor import BOUNDARIES
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
@@ -31,6 +30,7 @@ from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, Fetch
 from grademl_otel.instrumentations.torch.worker import TimedIndex
 from grademl_otel.lifecycle import session
 from grademl_otel.loops import LoaderFacts, Pass
+from grademl_otel.messages import complain
 from grademl_otel.recorder import Recorder
 from grademl_otel.steps import StepMachine
 from grademl_otel.tracebacks import leave_out_this_frame

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grademl_otel import config, digest
-from grademl_otel.config import Settings, decide_destination, disabled
+from grademl_otel import config, destination, digest, messages
+from grademl_otel.config import Settings, disabled
+from grademl_otel.destination import decide_destination
 from tests.support.nonsense import NONSENSE
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
@@ -157,8 +158,8 @@ def test_every_documented_name_is_known() -> None:
 
 def test_complaints_are_shown_once_and_each_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     complaint = f"a line\n\r\x1b[31m of its own {id(object())} \udcff \u2028 é"
-    config.complain([complaint, complaint])
-    config.complain([complaint])
+    messages.complain([complaint, complaint])
+    messages.complain([complaint])
     err = capsys.readouterr().err
     assert err.count("of its own") == 1
     assert err.splitlines() == [err.removesuffix("\n")]
@@ -178,7 +179,7 @@ def test_a_broken_stderr_is_no_concern_of_the_program(
     stderr: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)
-    config.warn("nobody hears this")
+    messages.warn("nobody hears this")
 
 
 def test_the_relay_gets_paths_that_hold_in_its_folder(
@@ -277,7 +278,7 @@ def test_disabled(environ: dict[str, str], expected: bool) -> None:
 def test_the_probe_finds_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(config, "DEFAULT_COLLECTOR", listener.getsockname())
-        assert not config.collector_answers()  # bound, but nobody listens
+        monkeypatch.setattr(destination, "DEFAULT_COLLECTOR", listener.getsockname())
+        assert not destination.collector_answers()  # bound, but nobody listens
         listener.listen()
-        assert config.collector_answers()
+        assert destination.collector_answers()

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from grademl_otel.config import Destination, Settings
+from grademl_otel.config import Settings
 from grademl_otel.convert.spans import Span
+from grademl_otel.destination import Destination
 from grademl_otel.export import filestore
 from grademl_otel.export.filestore import TRACES, FileStore, keepable, run_folder
 from grademl_otel.export.sinks import Sinks
@@ -95,7 +96,8 @@ def test_folder_that_cannot_be_made_is_one_problem(tmp_path: Path) -> None:
 _FULL = """
 import resource, signal, sys
 from pathlib import Path
-from grademl_otel.config import Destination, Settings
+from grademl_otel.config import Settings
+from grademl_otel.destination import Destination
 from grademl_otel.export.filestore import FileStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))

@@ -22,7 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import grademl_otel
 from grademl_otel import marks, semconv
-from grademl_otel.config import Destination, Settings
+from grademl_otel.config import Settings
+from grademl_otel.destination import Destination
 from grademl_otel.identity import Place
 from grademl_otel.lifecycle import IDLE_NS, Session
 from grademl_otel.loops import LoaderFacts
