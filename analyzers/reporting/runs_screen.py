@@ -20,7 +20,7 @@ _NO_NAME = "unknown_service"
 _COLUMNS: Final = {
     "run": "fixed",
     "attempt": "right",
-    "script": "left",
+    "script": "fixed",
     "service": "left",
     "started (UTC)": "fixed",
     "took": "right",
@@ -30,7 +30,7 @@ _COLUMNS: Final = {
     "name": "left",
     "parent": "fixed",
 }
-_WHERE_USED: Final = ("name", "parent")
+_WHERE_USED: Final = ("service", "name", "parent")
 """Columns that are shown only where a run has such a thing."""
 
 
@@ -58,7 +58,8 @@ def started(run: RunEntry) -> str:
 
 def columns(runs: Sequence[RunEntry]) -> list[tuple[str, str]]:
     """Return the headings of `rows` and how each column is set, see `canvas.table`."""
-    unused = {name for name in _WHERE_USED if not any(getattr(run, name) for run in runs)}
+    cells = [_cells(run, None) for run in runs]
+    unused = {name for name in _WHERE_USED if not any(of_run[name] for of_run in cells)}
     return [column for column in _COLUMNS.items() if column[0] not in unused]
 
 

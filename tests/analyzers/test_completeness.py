@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,18 @@ def test_a_single_missing_span(sim: Simulated, tmp_path: Path) -> None:
     found = verdict(tmp_path, sim, lambda rank, span: span is not victim)
     assert found.spans_expected == found.spans_received + 1 == len(sim.spans)
     assert found.reasons == [f"rank 0: 1 of {len(sim.spans) // 2:,} spans are missing"]
+
+
+def test_spans_that_the_recorder_could_not_deliver_are_told_as_such(sim: Simulated, tmp_path: Path) -> None:
+    spans = copy.deepcopy(sim.spans)
+    own = next(span for rank, span in spans if rank == 0 and span["name"] == sc.RUN)
+    own["attributes"].append({"key": sc.TRACER_UNSENT, "value": {"intValue": "1"}})
+    worker = next(span for rank, span in spans if rank == 0 and span["name"] == sc.DATA_FETCH)
+    found = verdict(tmp_path, replace(sim, spans=spans), lambda rank, span: span is not worker)
+    total = len(sim.spans) // 2
+    assert found.reasons == [
+        f"rank 0: 1 of {total:,} spans are missing, 1 were lost on their way out of the recorder"
+    ]
 
 
 def test_a_missing_step_span_leaves_orphans_and_fewer_steps_in_detail(sim: Simulated, tmp_path: Path) -> None:

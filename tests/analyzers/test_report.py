@@ -284,6 +284,8 @@ def test_a_service_without_a_name_takes_no_room(tmp_path: Path, monkeypatch: pyt
     for number, service in enumerate(("unknown_service:python", "trainer")):
         training = Training(epochs=1, steps_per_epoch=3, service=service, run_id=f"{number:032x}")
         simulate(training).write_store(Path("runs"))
+        if not number:
+            assert "service" not in render(analyzers.runs("runs"), width=110)
     heading, *rows = render(analyzers.runs("runs"), width=110).splitlines()
     assert "service" in heading
     assert len(rows) == 2
