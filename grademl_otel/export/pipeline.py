@@ -272,9 +272,11 @@ class Pipeline:
         if not destination.may_send():
             self._backlog.add(entry.signal)
             return
-        request = self._spool.read(entry)
-        if request is None:
-            return
+        with self._spooling:
+            request = self._spool.read(entry)
+            if request is None:
+                return
+            self._spool.hold(entry)
         ledger = self._owners.get(entry.path.name, self.books.earlier)
         rest = self._send(destination, request, ledger)
         if rest:
@@ -297,9 +299,11 @@ class Pipeline:
     def _copy(self, queued: _Queued) -> None:
         """Put a request that is under way into the spool, and settle it; where that cannot be it goes on."""
         if queued.durable:
-            queued.entry = self._spool_request(queued.request, queued.priority, queued.ledger)
-            if queued.entry is None:
-                return
+            with self._spooling:
+                queued.entry = self._spool_request(queued.request, queued.priority, queued.ledger)
+                if queued.entry is None:
+                    return
+                self._spool.hold(queued.entry)
             self.books.spooled(queued.request, queued.ledger)
         self._settle(queued)
 
@@ -308,12 +312,17 @@ class Pipeline:
         if rest:
             self._backlog.add(entry.signal)
             if sum(request.count for request in rest) == entry.spans:
+                self._spool.release(entry)
                 return
-        for request in rest:
-            if self._spool_request(request, entry.priority, ledger, entry.written_ns) is None:
-                self._lost_without_spool(request, ledger)
+        left = [request for request in rest if self._respool(request, entry, ledger) is None]
         self._spool.remove(entry)
         self._owners.pop(entry.path.name, None)
+        for request in left:  # there was no room beside the whole
+            if self._respool(request, entry, ledger) is None:
+                self._lost_without_spool(request, ledger)
+
+    def _respool(self, part: Request, entry: Entry, ledger: Ledger) -> Entry | None:
+        return self._spool_request(part, entry.priority, ledger, entry.written_ns)
 
     def _spool_request(
         self, request: Request, priority: int, ledger: Ledger, written_ns: int | None = None

@@ -145,6 +145,7 @@ class Spool:
             self._places.append(_TemporaryPlace(destination, max_bytes // _FALLBACK_SHARE))
         self._lost = lost
         self._changing = threading.RLock()
+        self._held: set[Path] = set()
         self.folder = self._places[0].folder if self._places else base
         """Where the last request was put, or will be."""
         self.problem: str | None = None
@@ -189,9 +190,20 @@ class Spool:
             return None
         return Request(entry.signal, data[_LENGTH.size :], entry.spans)
 
+    def hold(self, entry: Entry) -> None:
+        """Let ``entry`` make room for no other until `release` or `remove`: it may be arriving just now."""
+        with self._changing:
+            self._held.add(entry.path)
+
+    def release(self, entry: Entry) -> None:
+        """End `hold`."""
+        with self._changing:
+            self._held.discard(entry.path)
+
     def remove(self, entry: Entry) -> bool:
         """Forget ``entry``; return False when another process has done so before."""
         with self._changing:
+            self._held.discard(entry.path)
             for place in self._places:
                 place.removed(entry)
             try:
@@ -248,7 +260,7 @@ class Spool:
         """Drop entries of ``priority`` or less important ones, these and the oldest first, to gain ``size``
         bytes; drop none when they are not enough.
         """
-        candidates = place.candidates(priority)
+        candidates = [entry for entry in place.candidates(priority) if entry.path not in self._held]
         if sum(entry.size for entry in candidates) < size:
             return False
         for entry in candidates:

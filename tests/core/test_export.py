@@ -928,6 +928,53 @@ def test_full_spool_is_counted_and_said(tmp_path: Path) -> None:
     assert pipeline.problem.endswith(f"{30 - kept} spans are lost")
 
 
+def test_what_is_under_way_makes_no_room_and_is_not_counted_twice(tmp_path: Path) -> None:
+    answered, ledger = threading.Event(), Ledger()
+
+    def hang(signal: str) -> Answer:
+        answered.wait(20)
+        return Answer()
+
+    settings = dataclasses.replace(settings_in(tmp_path), spool_bytes=900)
+    with http_receiver() as receiver:
+        receiver.answer = hang
+        pipeline = open_pipeline(settings, http_environ(receiver.port))
+        pipeline.submit(span_request("under way", 1), 2, ledger)
+        until(lambda: pipeline.relieve(urgent=bool(receiver.attempts)) is None and pipeline.delivered == 1)
+        for number in range(29):
+            pipeline.submit(span_request(f"s{number}", number + 2), 1, ledger)
+        pipeline.relieve(urgent=True)
+        assert ledger.lost > 0
+        answered.set()
+        until(lambda: spooled(tmp_path) == [])
+        pipeline.close(5)
+
+    assert "under way" in receiver.span_names
+    assert len(receiver.spans) + ledger.lost == 30
+
+
+def test_half_of_what_is_too_large_fits_where_the_whole_did(tmp_path: Path) -> None:
+    copied, ledger, whole = threading.Event(), Ledger(), spans_request(20)
+    answers = iter([Answer(http=413), Answer(), Answer(http=503)])
+
+    def hang(signal: str) -> Answer:
+        copied.wait(20)
+        return next(answers, Answer())
+
+    settings = dataclasses.replace(settings_in(tmp_path), spool_bytes=len(whole.body) + 4)
+    with http_receiver() as receiver:
+        receiver.answer = hang
+        pipeline = open_pipeline(settings, http_environ(receiver.port))
+        pipeline.submit(whole, 2, ledger)
+        until(lambda: pipeline.relieve(urgent=bool(receiver.attempts)) is None and pipeline.delivered == 1)
+        copied.set()
+        until(lambda: spooled(tmp_path) == [])
+        pipeline.close(5)
+
+    assert len(receiver.spans) == 20
+    assert ledger.lost == 0
+
+
 def test_each_run_is_told_of_its_own_losses(tmp_path: Path) -> None:
     with http_receiver() as receiver:
         receiver.answer = lambda signal: Answer(http=400)
