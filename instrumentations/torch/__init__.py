@@ -18,11 +18,9 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from grademl_otel.governor import levels
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.late import taking_copies_along
-from grademl_otel.instrumentations.torch.package import FORWARD_FROM, instruments
+from grademl_otel.instrumentations.torch.package import instruments
 from grademl_otel.lifecycle import session
-from grademl_otel.marks import RunInfo
 from grademl_otel.messages import warn
-from grademl_otel.recorder import Recorder
 
 __all__ = ["TorchInstrumentor"]
 
@@ -104,12 +102,8 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session.device = _device
         session.names.prepare()  # torch has imported multiprocessing
         session.records_grad = torch.is_grad_enabled
-        for name in ("training", "data", "worker", "checkpoint"):
+        for name in ("forward", "training", "data", "worker", "checkpoint"):
             _set(name, patches)
-        if torch.__version__ >= FORWARD_FROM:
-            _set("forward", patches)
-        else:
-            patches.on_restore(session.on_start(_tell_of_forward))
 
     def _work_at(self, level: int, learning: bool) -> None:
         """Do as the recording level says; see `governor`."""
@@ -129,16 +123,6 @@ def _set(name: str, patches: Patches) -> None:
         install(patches)
     except Exception as error:
         warn(f"torch: {name} is not recorded: {type(error).__name__}: {error}")
-
-
-def _tell_of_forward(recorder: Recorder, info: RunInfo) -> None:
-    """Say once a job what is missing of it."""
-    if info.rank == 0:
-        release = ".".join(map(str, FORWARD_FROM))
-        warn(
-            f"forward and evaluation are not recorded: torch {session.framework[1]} would compile their "
-            f"wrapper again and again; {release} and newer do not"
-        )
 
 
 def _tell_dynamo(trace_rules: ModuleType) -> None:

@@ -5,6 +5,3 @@ from typing import Final
 
 instruments: Final = ("torch >= 2.3",)
 """The versions that are let in: newer ones are tried, and a hook that does not fit switches itself off."""
-
-FORWARD_FROM: Final = (2, 6)
-"""Before, Dynamo took the wrapper of modules for code to compile anew at each call, up to its limit."""

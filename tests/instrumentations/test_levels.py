@@ -214,16 +214,16 @@ def test_updates_leave_no_hook_in_the_hot_path(recording: Recording) -> None:
 def test_updates_are_counted_and_a_pass_brings_the_hooks_back(recording: Recording) -> None:
     from grademl_otel.lifecycle import session
 
-    network = Net()
-    train(network)
-    go_to(recording, UPDATES)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-
     class Nested(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 
+    network = Net()
+    # Made before that of `train` is, so that none of them has its address when it is gone.
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     nested = Nested(network.parameters(), lr=0.1)
+    train(network)
+    go_to(recording, UPDATES)
     assert session.recorder is not None
     before = session.recorder.totals.steps
     for _ in range(70):
@@ -254,6 +254,7 @@ def test_what_others_do_with_modules(recording: Recording, level: int) -> None:
     assert torch.equal(exported.module()(torch.ones(2, 4)), expected)
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 6), reason="this Dynamo does not see through the wrapper twice")
 def test_nothing_moves_once_dynamo_has_compiled(recording: Recording) -> None:
     network = Net()
     train(network)

@@ -115,7 +115,8 @@ def test_persistent_workers_out_of_order_and_a_second_loader(recording: Recordin
     net = Net()
     optimizer = sgd(net)
     first = DataLoader(DATA, batch_size=4, num_workers=1)
-    second = DataLoader(DATA, batch_size=2, num_workers=2, persistent_workers=True, in_order=False)
+    order: dict[str, Any] = {"in_order": False} if torch.__version__ >= (2, 6) else {}
+    second = DataLoader(DATA, batch_size=2, num_workers=2, persistent_workers=True, **order)
     train(net, first, optimizer)
     for _ in range(2):
         train(net, second, optimizer)
