@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from grademl_otel.config import Settings, with_absolute_paths
 from grademl_otel.messages import warn
 from grademl_otel.relay.calls import call, open_caller
-from grademl_otel.relay.launch import RelayUnavailable, ensure_relay
+from grademl_otel.relay.launch import START_TIMEOUT_S, RelayUnavailable, ensure_relay
 from grademl_otel.ring.reader import RingReader
 from grademl_otel.ring.writer import RingWriter
 
@@ -103,7 +103,7 @@ class Transport:
             return delivered
         self.wake()
         while self._writer.acked < final and time.monotonic() < deadline:
-            self._replace_relay(time.perf_counter_ns())
+            self._replace_relay(time.perf_counter_ns(), deadline - time.monotonic())
             time.sleep(_POLL_S)
         delivered = self._writer.acked >= final
         if not delivered and not self._writer.relay_alive(time.perf_counter_ns()):
@@ -143,12 +143,12 @@ class Transport:
         elif waited > _STARTING_NS:
             self._start_relay()  # the one that was there may have been about to leave
 
-    def _replace_relay(self, now_ns: int) -> None:
+    def _replace_relay(self, now_ns: int, within_s: float) -> None:
         """At the end: start another relay when the one there was has died, or has not come in good time."""
         overdue = self._was_ready or now_ns - self._started_at > _OVERDUE_NS
         if overdue and not self._writer.relay_alive(now_ns):
             self._started_at = now_ns
-            self._start_relay()
+            self._start_relay(within_s)
 
     @property
     def _was_ready(self) -> bool:
@@ -161,13 +161,14 @@ class Transport:
         except OSError:
             return False
 
-    def _start_relay(self) -> None:
+    def _start_relay(self, within_s: float = START_TIMEOUT_S) -> None:
         path = self._writer.path
         if path is None:
             return
         try:
-            if not ensure_relay(path.parent, self._writer.digest, self._environ, self._writer.descriptor):
-                self._call_relay(self._writer.descriptor)  # nothing is lost if this process dies at once
+            ring, digest = self._writer.descriptor, self._writer.digest
+            if not ensure_relay(path.parent, digest, self._environ, ring, within_s):
+                self._call_relay(ring)  # nothing is lost if this process dies at once
         except (RelayUnavailable, OSError, ValueError) as error:
             if not self._closed:
                 self._convert_here(f"{error}")

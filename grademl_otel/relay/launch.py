@@ -29,7 +29,7 @@ from grademl_otel.ring.place import remove
 
 _FOLDER: Final = Path(__file__).resolve().parent
 _AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
-_START_TIMEOUT_S: Final = 5.0
+START_TIMEOUT_S: Final = 5.0
 
 
 class RelayUnavailable(Exception):
@@ -75,13 +75,17 @@ def holds(folder: Path, digest: str, descriptor: int) -> bool:
 
 
 def ensure_relay(
-    folder: Path, digest: str, environ: Mapping[str, str], descriptor: int | None = None
+    folder: Path,
+    digest: str,
+    environ: Mapping[str, str],
+    descriptor: int | None = None,
+    within_s: float = START_TIMEOUT_S,
 ) -> bool:
     """Start a relay for the rings of ``digest`` in ``folder``; return False when one is there already.
 
     ``descriptor`` is a ring without a name: the relay inherits it, so that nothing is lost when this process
-    dies before the relay is ready. Raises `RelayUnavailable` or OSError. Does not wait until the relay is
-    ready, only until it is on its way.
+    dies before the relay is ready. Does not wait until the relay is ready, only until it is on its way:
+    ``within_s`` seconds at most. Raises `RelayUnavailable` or OSError.
     """
     election = elect(folder, digest)
     if election is None:
@@ -105,7 +109,7 @@ def ensure_relay(
         start_new_session=True,
     )
     try:
-        intermediate.wait(_START_TIMEOUT_S)
+        intermediate.wait(within_s)
     except subprocess.TimeoutExpired as error:
         intermediate.kill()
         intermediate.wait()

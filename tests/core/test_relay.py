@@ -21,7 +21,14 @@ import pytest
 from grademl_otel.config import Settings
 from grademl_otel.digest import SETTINGS_DIGITS, destination_digest
 from grademl_otel.relay.calls import answer_at, wait_for_call, wake_path
-from grademl_otel.relay.launch import elect, ensure_relay, lock_path, relay_environment, retire
+from grademl_otel.relay.launch import (
+    RelayUnavailable,
+    elect,
+    ensure_relay,
+    lock_path,
+    relay_environment,
+    retire,
+)
 from grademl_otel.relay.service import Relay
 from grademl_otel.ring.writer import RingWriter
 
@@ -416,6 +423,18 @@ def test_one_relay_is_elected(place: Workplace, tmp_path: Path) -> None:
     assert started[0]
     until(lambda: not ensure_relay(place.rings, digest, environ))
     assert len(place.relay_pids()) == 1
+
+
+def test_start_that_does_not_come_to_an_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the exit of a program there is little time."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(RelayUnavailable):
+        ensure_relay(tmp_path, "0123456789abcdef01234567", {}, within_s=0.1)
 
 
 def test_relay_that_is_not_elected_hands_its_ring_over(tmp_path: Path) -> None:
