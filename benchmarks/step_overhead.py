@@ -6,7 +6,7 @@
 
 Each way is a process of its own that trains one block of steps when its turn comes; turns alternate, so that
 what else the machine does hits all alike. `plain again` is the same as `plain`: how far its ratio is from 1
-is what this run cannot resolve. Ours is complete: `opentelemetry-instrument`, ring, relay process, files. The
+is what this run cannot resolve. Ours is complete: `opentelemetry-instrument`, ring, relay process, files, all phases. The
 SDK's spans are set by hand; their exporter throws them away, so that encoding and sending come on top of it.
 """
 
@@ -104,7 +104,11 @@ class Child:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "GRADEML_"))}
         if way == "grademl-otel":
             command.insert(0, str(Path(sys.executable).with_name("opentelemetry-instrument")))
-            environ |= {"GRADEML_EXPORTER": "file", "GRADEML_STORE": str(folder / "runs")}
+            environ |= {
+                "GRADEML_EXPORTER": "file",
+                "GRADEML_STORE": str(folder / "runs"),
+                "GRADEML_BUDGET": "100",
+            }
         self.process = subprocess.Popen(
             command, env=environ, cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
