@@ -492,6 +492,8 @@ def test_settings_that_differ_have_relays_of_their_own() -> None:
         {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=x"},
         {"GRADEML_SPOOL_DIR": "/s"},
         {"https_proxy": "http://p"},
+        {"all_proxy": "http://p"},
+        {"NETRC": "/n"},
     ):
         assert destination_digest({**base, **change}) != digest
 
