@@ -6,8 +6,9 @@
 
 Each way is a process of its own that trains one block of steps when its turn comes; turns alternate, so that
 what else the machine does hits all alike. `plain again` is the same as `plain`: how far its ratio is from 1
-is what this run cannot resolve. Ours is complete: `opentelemetry-instrument`, ring, relay process, files, all phases. The
-SDK's spans are set by hand; their exporter throws them away, so that encoding and sending come on top of it.
+is what this run cannot resolve. Ours is complete: `opentelemetry-instrument`, ring, relay process, files, all
+phases of every step. The SDK's spans are set by hand; their exporter throws them away, so that encoding and
+sending come on top of it.
 """
 
 from __future__ import annotations
