@@ -91,12 +91,18 @@ def table(
 ) -> Group:
     """Return a table without lines under a title.
 
-    Each column is a heading and ``left`` (long cells fold), ``fixed`` (left, never folded) or ``right``.
+    Each column is a heading and ``left`` (long cells fold), ``fixed`` (left, never folded) or ``right``. What
+    a narrow terminal has no room for is cut with a mark.
     """
     grid = Table(show_header=header, header_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading, side in columns:
         justify: JustifyMethod = "right" if side == "right" else "left"
-        grid.add_column(Text(heading), justify=justify, no_wrap=side != "left", overflow="fold")
+        grid.add_column(
+            Text(heading),
+            justify=justify,
+            no_wrap=side != "left",
+            overflow="fold" if side == "left" else "ellipsis",
+        )
     for row in rows:
         grid.add_row(*(Text(clean(cell)) for cell in row))
     # A title of the table itself would wrap at the table's width.

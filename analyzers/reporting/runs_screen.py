@@ -30,8 +30,8 @@ _COLUMNS: Final = {
     "name": "left",
     "parent": "fixed",
 }
-_WHERE_USED: Final = ("service", "name", "parent")
-"""Columns that are shown only where a run has such a thing."""
+_USUAL: Final = {"attempt": "0", "service": "", "ranks": "1", "name": "", "parent": ""}
+"""Columns that are shown only where a run has something else in it: the usual table fits 80 columns."""
 
 
 def draw(canvas: Canvas, document: RunsDocument) -> None:
@@ -59,8 +59,8 @@ def started(run: RunEntry) -> str:
 def columns(runs: Sequence[RunEntry]) -> list[tuple[str, str]]:
     """Return the headings of `rows` and how each column is set, see `canvas.table`."""
     cells = [_cells(run, None) for run in runs]
-    unused = {name for name in _WHERE_USED if not any(of_run[name] for of_run in cells)}
-    return [column for column in _COLUMNS.items() if column[0] not in unused]
+    hidden = {name for name, usual in _USUAL.items() if all(of_run[name] == usual for of_run in cells)}
+    return [column for column in _COLUMNS.items() if column[0] not in hidden]
 
 
 def rows(runs: Sequence[RunEntry], digits: int | None = None) -> list[list[str]]:

@@ -290,3 +290,16 @@ def test_a_service_without_a_name_takes_no_room(tmp_path: Path, monkeypatch: pyt
     assert "service" in heading
     assert len(rows) == 2
     assert [("trainer" in row, "unknown" in row) for row in sorted(rows)] == [(False, False), (True, False)]
+
+
+def test_the_usual_list_of_runs_fits_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulate(Training(epochs=1, steps_per_epoch=3, service="unknown_service")).write_store(Path("runs"))
+    screens = [render(analyzers.runs("runs"), width=width) for width in (110, 80, 40)]
+    wide, usual, narrow = (screen.splitlines() for screen in screens)
+    assert usual == wide
+    assert wide[0].split() == ["run", "script", "started", "(UTC)", "took", "steps", "ended"]
+    assert len(narrow) == 2
+    assert all("…" in line for line in narrow)  # never a time that lost its last digit unseen
+    simulate(Training(epochs=1, steps_per_epoch=3, run_id="f" * 32, ranks=2)).write_store(Path("runs"))
+    assert "ranks" in render(analyzers.runs("runs"), width=80)
