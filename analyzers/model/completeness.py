@@ -73,7 +73,7 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     expected_spans = _spans(evidence, reasons)
     dropped = _dropped(evidence, reasons)
     if evidence.orphans:
-        reasons.add(f"{evidence.orphans:,} spans name a parent that is not here")
+        reasons.add(_orphaned(evidence.orphans))
     shards = len({semconv.run_shard(rank) for rank in evidence.ranks})
     if evidence.roots > shards:
         traces = "the run's trace has" if shards == 1 else f"the run's {shards} traces have"
@@ -117,7 +117,7 @@ def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Complete
     _, per_trace = np.unique(pairs, axis=0, return_counts=True)
     reasons = []
     if orphans:
-        reasons.append(f"{orphans:,} spans name a parent that is not here")
+        reasons.append(_orphaned(orphans))
     several = int(np.count_nonzero(per_trace > 1))
     if several:
         reasons.append(f"{several:,} traces have several roots")
@@ -205,6 +205,10 @@ def _windows(rank: int, parts: Sequence[TablePart], reasons: Reasons) -> set[int
     return cut.union(absent)
 
 
+def _orphaned(spans: int) -> str:
+    return f"{spans:,} {'span names' if spans == 1 else 'spans name'} a parent that is not here"
+
+
 def _ends(evidence: Evidence, reasons: Reasons) -> None:
     """A rank whose run span is missing still runs, or its end got lost."""
     silent = [end.rank for end in evidence.ended if end.how == "unknown"]
@@ -212,7 +216,9 @@ def _ends(evidence: Evidence, reasons: Reasons) -> None:
         subject = (
             f"rank {silent[0]} has" if len(silent) == 1 else f"{len(silent)} ranks ({_listed(silent)}) have"
         )
-        reasons.add(f"{subject} not reported an end: still running, or its last spans are missing")
+        reasons.add(
+            f"{subject} not reported an end: still running, just killed, or its last spans are missing"
+        )
 
 
 def _spans(evidence: Evidence, reasons: Reasons) -> int | None:

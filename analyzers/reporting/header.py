@@ -63,7 +63,7 @@ def _ended(ended: EndedInfo) -> str | None:
     """Return how a rank ended; None when it ended in order."""
     if ended.how == "exit":
         return None
-    how = {"exception": "by an exception", "unknown": "has not, as far as is known"}.get(ended.how, ended.how)
+    how = {"exception": "by an exception", "unknown": "not yet, as far as is known"}.get(ended.how, ended.how)
     parts = [f"rank {ended.rank} {how}" + (f" ({ended.error})" if ended.error else "")]
     if ended.open_phase:
         since = "" if ended.open_since_ns is None else f" since {clock(ended.open_since_ns)}"

@@ -62,7 +62,8 @@ def open_source(uri: str | None = None, options: SourceOptions | None = None) ->
         if not Path(DEFAULT_STORE).is_dir():
             raise NothingFound(
                 f"no runs: no SOURCE was given and there is no folder ./{DEFAULT_STORE} here;"
-                " run `opentelemetry-instrument python train.py` first, or name a SOURCE"
+                " run `opentelemetry-instrument python train.py` first, or name a SOURCE (a folder, a file,"
+                " jaeger://HOST:16686)"
             )
         uri = DEFAULT_STORE
     match = _SCHEME.match(uri)

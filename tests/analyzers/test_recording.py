@@ -262,7 +262,7 @@ def test_a_run_that_goes_on_says_what_it_is_at(tmp_path: Path) -> None:
     assert (ended.how, ended.last_step, ended.open_phase) == ("unknown", 2, "backward")
     assert run.end == max(span.end_ns for span in spans)
     assert run.completeness.reasons == [
-        "rank 0 has not reported an end: still running, or its last spans are missing"
+        "rank 0 has not reported an end: still running, just killed, or its last spans are missing"
     ]
     assert "in backward since 1:35" in report(tmp_path, run)
     (summary,) = list_runs(open_source(str(tmp_path / "traces.jsonl")).read(Selection()))
