@@ -121,8 +121,9 @@ def announcement(info: RunInfo, verb: str = "recording") -> str:
     if FILE in info.exporters:
         store = _short(info.store)
         source = "" if store == f"./{DEFAULT_STORE}" else f" {shlex.quote(store)}"
-        places.append(f"{store}; report: grademl{source}")
-    return f"{verb} run {info.run_id} to {' and '.join(places) or 'the tracer provider in place'}"
+        places.append(f"{store}; report: grademl{source}" if info.traces else store)
+    only = "" if info.traces else "; metrics only, so there is no report: OTEL_TRACES_EXPORTER=none"
+    return f"{verb} run {info.run_id} to {' and '.join(places) or 'the tracer provider in place'}{only}"
 
 
 def _perf_to_unix_ns() -> int:

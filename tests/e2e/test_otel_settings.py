@@ -181,8 +181,10 @@ def test_nothing_is_recorded_when_the_user_says_so(settings: dict[str, str], tmp
 
 def test_no_traces_leaves_metrics(tmp_path: Path) -> None:
     settings = {"OTEL_TRACES_EXPORTER": "none", "GRADEML_EXPORTER": "file"}
-    training.train(SHAPES, ["plain"], tmp_path, settings).ok()
+    done = training.train(SHAPES, ["plain"], tmp_path, settings).ok()
     assert _stored(tmp_path) == ["metrics.jsonl"]
+    assert "report: grademl" not in done.err
+    assert "metrics only, so there is no report: OTEL_TRACES_EXPORTER=none" in done.err
 
 
 def test_no_metrics_leaves_traces(tmp_path: Path) -> None:
