@@ -35,6 +35,9 @@ _METHODS: Final = {
 _MAX_ANSWER_BYTES: Final = 64 * 1024
 """As much as is read of an answer; one that means anything is far shorter."""
 _LONGEST_REASON: Final = 120
+_NO_CONNECTION: Final = "no connection"
+_UNREACHABLE: Final = "Failed to connect to remote host"
+"""Stands in gRPC's account of each address when nothing listens there, and not when TLS fails."""
 _LONGEST_PAUSE_S: Final = 300.0
 _VERBOSITY: Final = "GRPC_VERBOSITY"
 _CHANNEL_OPTIONS: Final = (
@@ -144,7 +147,7 @@ class GrpcSender:
         status = self._grpc.StatusCode
         code = error.code()
         details = error.details() or ""
-        reason = _short(f"{code.name}: {details}")
+        reason = _NO_CONNECTION if _UNREACHABLE in details else _short(f"{code.name}: {details}")
         if code == status.UNIMPLEMENTED:
             return Verdict("unsupported", reason, advice=_IS_IT_THE_PATH)
         if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED):
@@ -225,7 +228,7 @@ class HttpSender:
             return Verdict("retry", "no answer in time", advice=_IS_IT_RUNNING)
         if isinstance(error, errors.SSLError):
             return Verdict("retry", "TLS failed", advice=_IS_IT_THE_CERTIFICATE)
-        reason = "no connection" if isinstance(error, errors.ConnectionError) else type(error).__name__
+        reason = _NO_CONNECTION if isinstance(error, errors.ConnectionError) else type(error).__name__
         return Verdict("retry", reason, advice=_IS_IT_RUNNING)
 
     def close(self) -> None:
