@@ -218,6 +218,7 @@ def test_a_checkpoint_that_another_thread_writes_takes_no_time_of_the_training(t
     run = read(tmp_path, (resource(), converted(script, 70 * MS)))
     budget = {row.phase: row.ns for row in lane_budget(run) if row.within is None}
     assert budget["checkpoint.save"] == 2 * MS  # the one after the last step
+    assert sum(budget.values()) == run.end - run.start
     step = step_breakdown(run).step
     assert step is not None
     assert (step.p50, step.p95) == (MS, MS)
