@@ -8,7 +8,6 @@ the training process do the same, and tests compute by hand what must come out.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
@@ -16,8 +15,9 @@ from typing import Final, Literal
 from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import cells_per_part
 from grademl_otel.convert.cuts import Cut
-from grademl_otel.convert.detail import TARGET_SPANS_PER_S, LevelGovernor, OutlierDetector
+from grademl_otel.convert.detail import TARGET_SPANS_PER_S, OutlierDetector
 from grademl_otel.convert.emitter import Emitter, Event, phase_name
+from grademl_otel.convert.parts import Parts
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.rows import NO_ITEM, OpenRow, Row
 from grademl_otel.convert.scopes import RunTotals, Scope, Scopes
@@ -31,9 +31,6 @@ How = Literal["exit", "killed"]
 MAX_OPEN_ROWS: Final = 256
 """When so many rows are open, the closing mark of the oldest was lost: it is given up."""
 _MAX_EARLY_MARKS: Final = 4096
-_MAX_WINDOWS_KNOWN: Final = 64
-"""Rows come in the order of their steps, but for threads that train side by side."""
-_MAX_CUTS_KNOWN: Final = 16
 _SECOND: Final = 1_000_000_000
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC}
@@ -64,21 +61,10 @@ class Converter:
         self._provisional = ""
         self._open_rows: dict[int, OpenRow] = {}
         self._last_row = 0
-        self._part: Part | None = None
-        self._next_part: dict[int, int] = {}
-        self.cuts = deque(cuts, _MAX_CUTS_KNOWN)
-        """Of parts that the clock has closed, the latest last."""
-        self._cut_before = {(cut.window, cut.part): cut.end for cut in self.cuts}
+        self._parts = Parts(cuts)
         self._so_far = Cumulative()
         self._incomplete = 0
         self._next_step = 0
-        self._trained = False
-        """A row of the last part was a training step."""
-        self._window = -1
-        """The latest that has rows."""
-        self._governor = LevelGovernor()
-        self._governor_before = LevelGovernor()
-        """As it was when the part began."""
         self._outliers = OutlierDetector()
         self._silence = Silence()
         self._first_time = 0
@@ -97,6 +83,11 @@ class Converter:
     def info(self) -> marks.RunInfo | None:
         """Whose marks these are; None until the ring said it."""
         return self._emitter.info if self._emitter else None
+
+    @property
+    def cuts(self) -> Sequence[Cut]:
+        """Parts that the clock has closed, the latest last."""
+        return self._parts.cuts
 
     def feed(self, batch: Iterable[Mark], first_sequence: int) -> list[Span]:
         """Take further marks, consecutive from ``first_sequence`` on; return the spans that they complete."""
@@ -122,7 +113,8 @@ class Converter:
             return []
         self._unmute()
         running = scopes.running(open_phases, now)
-        if self._part is not None and self._part.due(now, self._run_start):
+        part = self._parts.open
+        if part is not None and part.due(now, self._run_start):
             self._cut_part(running)
         if self._silence.lasts(self._so_far.rows, now, part_interval(now - self._run_start)) and (
             running is not None or self._open_rows
@@ -173,30 +165,21 @@ class Converter:
     def progress(self) -> Progress:
         """How far the spans returned so far tell what was fed."""
         pending = [row.first_sequence for row in self._open_rows.values()]
-        pending += [row.first_sequence for row in self._part.rows] if self._part else []
+        part = self._parts.open
+        pending += [row.first_sequence for row in part.rows] if part else []
         pending += [sequence for sequence, _ in self._early[:1]]
-        unsent = Cumulative()
-        for row in self._part.rows if self._part else ():
-            unsent.add(row)
-        governor = self._governor_before if self._part else self._governor
-        window = self._part.window if self._part else max(self._next_part, default=-1)
-        part = self._part.number if self._part else self._next_part.get(window, 0)
+        unsent = self._parts.unsent()
         return Progress(
             told=min(pending, default=self._sequence + 1) - 1,
             fed=self._sequence,
             run_start=self._run_start,
-            window=window,
-            part=part,
-            level=governor.level,
-            level_spans=governor.spans,
-            level_since=governor.since,
-            trained=int(self._trained),
             steps=self._so_far.steps - unsent.steps,
             eval_steps=self._so_far.eval_steps - unsent.eval_steps,
             rows=self._so_far.rows - unsent.rows,
             incomplete=self._incomplete,
             next_step=self._next_step,
             emitted=self._emitter.emitted if self._emitter else 0,
+            **self._parts.progress(),
             **(self._scopes.progress() if self._scopes else {}),
         )
 
@@ -241,12 +224,8 @@ class Converter:
         self._so_far = Cumulative(progress.steps, progress.eval_steps, progress.rows)
         self._incomplete = progress.incomplete
         self._next_step = progress.next_step
-        self._governor = LevelGovernor(progress.level, progress.level_spans, progress.level_since)
-        self._trained = bool(progress.trained)
         self._first_time = progress.run_start
-        self._window = progress.window
-        if progress.window >= 0:
-            self._next_part[progress.window] = progress.part
+        self._parts.resume(progress)
 
     def _recall_info(self, progress: Progress) -> None:
         """Find the run among the ring's texts: its mark may be overwritten long since."""
@@ -353,40 +332,15 @@ class Converter:
         self._count(row, scope)
         if row.training and part.complete:
             self._close_part(last=True)
-        elif self._ends_with(row, part):
+        elif self._parts.ends_with(row, part, self._run_start):
             self._close_part(last=False)
-
-    def _ends_with(self, row: Row, part: Part) -> bool:
-        """Return True when ``part`` is to be closed after ``row``, its last one so far."""
-        cut = self._cut_before.get((part.window, part.number))
-        if cut is None:
-            return part.due(row.end, self._run_start)
-        return part.full or part.end >= cut
 
     def _part_for(self, row: Row) -> Part:
         """Return the part that ``row`` belongs to; closes the one before where its window ends."""
         window = semconv.window_of_step(max(row.step, 0))
-        if self._part is not None and self._part.window != window:
+        if self._parts.open is not None and self._parts.open.window != window:
             self._close_part(last=False)
-        if self._part is None:
-            later = window > self._window
-            if self._window >= 0 and (later or not self._trained):
-                self._governor.next(row.start, lower=later)
-            self._governor_before = replace(self._governor)
-            self._window = max(self._window, window)
-            self._trained = False
-            self._part = self._new_part(window)
-        return self._part
-
-    def _new_part(self, window: int) -> Part:
-        assert self._emitter is not None
-        number = self._next_part.pop(window, 0)
-        while self._cut_before.get((window, number)) == 0:
-            number += 1
-        self._next_part[window] = number + 1  # the latest last
-        while len(self._next_part) > _MAX_WINDOWS_KNOWN:
-            del self._next_part[next(iter(self._next_part))]
-        return Part(window, number, self._governor.level, cells_per_part(self._emitter.info.world_size))
+        return self._parts.open or self._parts.begin(window, row.start, self._max_cells)
 
     def _kind_and_number(self, row: Row, serial: int) -> tuple[str, int]:
         """Return the kind of the trace that this row's detail would have, and its number there."""
@@ -413,7 +367,7 @@ class Converter:
         if duration >= semconv.SLOW_STEP_NS and spans * _SECOND <= TARGET_SPANS_PER_S * duration:
             return 1
         if semconv.detail_bits(self._emitter.info.run_id, number) >= level:
-            self._governor.count(spans, row.start)
+            self._parts.governor.count(spans, row.start)
             return 1 << level
         if (outlier or collected.asked is not None) and self._outliers.afford(spans, row.end):
             return 0
@@ -424,7 +378,7 @@ class Converter:
         self._so_far.add(row)
         if row.training:
             self._next_step = row.step + row.steps
-            self._trained = True
+            self._parts.trained = True
         if self._emitter.muted:
             return  # counted by the converter before
         if row.flags & semconv.FLAG_INCOMPLETE:
@@ -474,12 +428,12 @@ class Converter:
 
     def _cut_part(self, running: OpenPhase | None = None) -> None:
         """Close the part that is open, for no reason that lies in the marks."""
-        if self._part is not None:
-            self.cuts.append(Cut(self._part.window, self._part.number, self._part.end))
+        if self._parts.open is not None:
+            self._parts.cut(self._parts.open)
         self._close_part(last=False, running=running)
 
     def _close_part(self, last: bool, running: OpenPhase | None = None) -> None:
-        part, self._part = self._part, None
+        part = self._parts.close()
         if part is None or not part.rows:
             return
         start, end = part.rows[0].start, max(row.end for row in part.rows)
@@ -487,8 +441,8 @@ class Converter:
 
     def _say_alive(self, now: int, running: OpenPhase | None) -> None:
         """Emit a part without rows, from the last mark to ``now``."""
-        part = self._new_part(semconv.window_of_step(max(self._next_step, 0)))
-        self.cuts.append(Cut(part.window, part.number, 0))
+        part = self._parts.next(semconv.window_of_step(max(self._next_step, 0)), self._max_cells)
+        self._parts.cut(part)
         self._emit_window(part, min(self._last_time, now), now, False, running)
 
     def _emit_window(self, part: Part, start: int, end: int, last: bool, running: OpenPhase | None) -> None:
@@ -550,6 +504,11 @@ class Converter:
 
     def _taken(self) -> list[Span]:
         return self._emitter.take() if self._emitter else []
+
+    @property
+    def _max_cells(self) -> int:
+        assert self._emitter is not None
+        return cells_per_part(self._emitter.info.world_size)
 
     @property
     def _run_start(self) -> int:
