@@ -99,7 +99,7 @@ class Recorder:
         self.totals = Totals()
         self.pid = os.getpid()
         self.backward_owner: StepMachine | None = None
-        """The machine of the thread inside a backward: autograd's own threads work for it."""
+        """The machine whose thread began a backward last; autograd's own threads work for it meanwhile."""
         self.forward_owner: StepMachine | None = None
         """The machine of a thread inside a root module, which may have others work for it (DataParallel)."""
         self.context: StepContext | None = None
@@ -154,7 +154,7 @@ class Recorder:
         if machine is not None:
             return machine
         owner = self.backward_owner
-        if owner is not None and not _started_by_python():
+        if owner is not None and owner.in_backward and not _started_by_python():
             return owner
         with self._new_machine:
             machine = self._machine_for(threading.current_thread())
@@ -168,7 +168,9 @@ class Recorder:
 
     def is_helper(self) -> bool:
         """Whether this thread, unknown so far, runs while another one is inside a root module."""
-        return self._local.machine is None and self.forward_owner is not None and self.backward_owner is None
+        if self._local.machine is not None or self.forward_owner is None:
+            return False
+        return self.backward_owner is None or not self.backward_owner.in_backward
 
     def _machine_for(self, thread: threading.Thread) -> StepMachine:
         for index, (former, machine) in enumerate(self._machines):
@@ -221,7 +223,7 @@ class Recorder:
 
     def resting_since(self) -> int | None:
         """When the last event was; None before the first row and while a loop is live in any thread."""
-        if not self._rows or self.forward_owner is not None or self.backward_owner is not None:
+        if not self._rows or self.forward_owner is not None:
             return None
         since = [machine.resting_since() for _, machine in list(self._machines)]
         known = [at for at in since if at is not None]

@@ -194,32 +194,20 @@ def _wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             leave_out_this_frame(error)
             raise
-        recorder, machine, pass_ = stamp.recorder, stamp.machine, stamp.pass_
+        machine, pass_ = stamp.machine, stamp.pass_
         try:
-            try:
-                machine.begin_wait(pass_, t0)
-                if recorder.measuring:
-                    recorder.spent(t0)
-            except Exception as error:
-                guard.failed(error)
+            _asked(stamp, guard, t0)
             batch = original(self)
+            _given(self, stamp, guard, batch, t0)
+            return batch
         except StopIteration as end:
             leave_out_this_frame(end)
             _guarded(guard, machine.exhausted, pass_, perf_counter_ns())
             raise
-        except BaseException as error:
+        except BaseException as error:  # an interrupt may come in what is ours, too
             leave_out_this_frame(error)
             _guarded(guard, machine.wait_failed)
             raise
-        t1 = perf_counter_ns()
-        try:
-            item = machine.end_wait(pass_, t0, t1, _samples(batch, _DEPTH))
-            _fetching(self, stamp, item, t0, t1)
-            if recorder.measuring:
-                recorder.spent(t1)
-        except Exception as error:
-            guard.failed(error)
-        return batch
 
     return _next_data
 
@@ -256,6 +244,28 @@ def _begin(iterator: Any, guard: Guard, t0: int) -> Stamp | None:
     except Exception as error:
         guard.failed(error)
         return None
+
+
+def _asked(stamp: Stamp, guard: Guard, t0: int) -> None:
+    """A batch is asked for."""
+    try:
+        stamp.machine.begin_wait(stamp.pass_, t0)
+        if stamp.recorder.measuring:
+            stamp.recorder.spent(t0)
+    except Exception as error:
+        guard.failed(error)
+
+
+def _given(iterator: Any, stamp: Stamp, guard: Guard, batch: Any, t0: int) -> None:
+    """It is there."""
+    try:
+        t1 = perf_counter_ns()
+        item = stamp.machine.end_wait(stamp.pass_, t0, t1, _samples(batch, _DEPTH))
+        _fetching(iterator, stamp, item, t0, t1)
+        if stamp.recorder.measuring:
+            stamp.recorder.spent(t1)
+    except Exception as error:
+        guard.failed(error)
 
 
 def _fetching(iterator: Any, stamp: Stamp, item: int, t0: int, t1: int) -> None:

@@ -51,6 +51,8 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         call, returned = None, False
         try:
             call = _begin(guard)
+            if call is not None:
+                call.machine.in_backward = True  # here, so that no interrupt leaves it so
             result = original(*args, **kwargs)
             returned = True
             return result
@@ -59,6 +61,7 @@ def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             if call is not None:
+                call.machine.in_backward = False
                 _end(call, returned, guard)
 
     return backward
@@ -90,12 +93,10 @@ def _begin(guard: Guard) -> _Backward | None:
         if machine.in_backward or machine.waiting:
             return None
         machine.begin_backward(t0)
-        call = _Backward(recorder, machine, t0, recorder.backward_owner)
+        around, recorder.backward_owner = recorder.backward_owner, machine
         if recorder.measuring:
             recorder.spent(t0)
-        machine.in_backward = True
-        recorder.backward_owner = machine
-        return call
+        return _Backward(recorder, machine, t0, around)
     except Exception as error:
         guard.failed(error)
         return None
@@ -105,9 +106,8 @@ def _end(call: _Backward, returned: bool, guard: Guard) -> None:
     recorder, machine, t0, around = call
     try:
         t1 = perf_counter_ns()
-        machine.in_backward = False
         if recorder.backward_owner is machine:  # else it is that of a thread which began later
-            recorder.backward_owner = around if around is not None and around.in_backward else None
+            recorder.backward_owner = around
         if returned:
             machine.end_backward(t0, t1)
         else:

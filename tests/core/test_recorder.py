@@ -144,7 +144,7 @@ def test_a_thread_that_is_gone_leaves_its_lane_to_the_next(recording: Recorder, 
 
 def test_a_thread_of_autograd_works_for_the_thread_that_waits_in_backward(recording: Recorder) -> None:
     machine = recording.here()
-    recording.backward_owner = machine
+    recording.backward_owner, machine.in_backward = machine, True
     seen: list[object] = []
     done = threading.Event()
 
@@ -163,7 +163,7 @@ def test_a_thread_that_begins_to_train_during_a_backward_of_another_works_for_it
     recording: Recorder,
 ) -> None:
     machine = recording.here()
-    recording.backward_owner = machine
+    recording.backward_owner, machine.in_backward = machine, True
     seen: list[object] = []
     other = threading.Thread(target=lambda: seen.append(recording.here()))
     other.start()

@@ -16,8 +16,9 @@ from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from grademl_otel import semconv  # noqa: E402
 from grademl_otel.activerun import ActiveRun  # noqa: E402
-from grademl_otel.instrumentations.torch import TorchInstrumentor  # noqa: E402
+from grademl_otel.instrumentations.torch import TorchInstrumentor, data  # noqa: E402
 from grademl_otel.lifecycle import session  # noqa: E402
 from grademl_otel.recorder import Recorder  # noqa: E402
 from grademl_otel.steps import StepMachine  # noqa: E402
@@ -104,11 +105,46 @@ def test_backwards_of_two_threads_that_overlap_are_both_over_at_last(recording: 
         assert began.wait(20)
     recorder = session.recorder
     assert recorder is not None
+    second = recorder.backward_owner
     for thread, (_, may_end) in zip(threads, events, strict=True):
-        assert recorder.backward_owner is not None
+        assert recorder.backward_owner is second
+        assert second is not None
+        assert second.in_backward
         may_end.set()
         thread.join()
-    assert recorder.backward_owner is None
-    assert recorder.resting_since() is None  # no row yet
+    assert not second.in_backward
     recorder.finish()
     assert recorder.resting_since() is not None
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (StepMachine, "begin_wait"),
+        (data, "_samples"),
+        (StepMachine, "end_forward"),
+        (StepMachine, "begin_backward"),
+        (StepMachine, "end_backward"),
+        (StepMachine, "aside"),
+    ],
+)
+def test_an_interrupt_in_what_is_ours_leaves_nothing_half_done(
+    owner: Any, name: str, recording: Recording, tmp_path: Path
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path)
+    recorder = session.recorder
+    assert recorder is not None
+    machine, before = recorder.here(), len(recording.writer.phases(semconv.CHECKPOINT_SAVE))
+    assert not machine.waiting
+    assert not machine.in_backward
+    steps = recorder.finished_steps()
+    train(tmp_path)
+    train(tmp_path)
+    assert recorder.finished_steps() - steps >= 8
+    assert len(recording.writer.phases(semconv.CHECKPOINT_SAVE)) == before + 4
