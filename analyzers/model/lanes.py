@@ -30,7 +30,7 @@ def busiest_lanes(parts: Sequence[TablePart]) -> tuple[list[TablePart], dict[int
             rows[part.rank][lane] += int(np.count_nonzero(of_lane))
     chosen = {rank: max(lanes, key=lambda lane: (lanes[lane], lane)) for rank, lanes in busy.items()}
     notes = [
-        f"rank {rank}: {count(len(lanes), 'thread')} trained side by side; the times are those of"
+        f"rank {rank}: {count(len(lanes), 'thread')} trained; the times are those of"
         f" {chosen[rank]}, which was busiest, without {count(sum(others), 'step')} of the others"
         for rank, lanes in rows.items()
         if sum(others := [number for lane, number in lanes.items() if lane != chosen[rank]])

@@ -201,7 +201,7 @@ def test_the_busiest_thread_is_analyzed_and_the_others_are_told_of(tmp_path: Pat
     assert run.step_spans
     assert all(number % 3 for _, number, _ in run.step_spans)
     assert run.completeness.notes == [
-        "rank 0: 2 threads trained side by side; the times are those of thread-1, which was busiest,"
+        "rank 0: 2 threads trained; the times are those of thread-1, which was busiest,"
         " without 20 steps of the others"
     ]
 
