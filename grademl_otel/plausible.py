@@ -59,10 +59,12 @@ def believable_progress(progress: Progress, now_ns: int) -> bool:
     values = asdict(progress)
     scopes = values.pop("scopes")
     window, since = values.pop("window"), values.pop("level_since")
-    if not all(0 <= value < _MOST_STEPS for value in values.values()) or not -1 <= window < _MOST_STEPS:
+    counts = [*values.pop("windows"), values.values()]
+    if not all(0 <= count < _MOST_STEPS for each in counts for count in each):
         return False
     return (
-        progress.run_start <= now_ns
+        -1 <= window < _MOST_STEPS
+        and progress.run_start <= now_ns
         and -1 <= since <= now_ns
         and progress.level <= _MOST_DETAIL_BITS
         and all(_believable_scope(scope, now_ns) for scope in scopes)

@@ -16,6 +16,7 @@ from grademl_otel.convert.windows import Cumulative, Part
 
 _MAX_WINDOWS_KNOWN: Final = 64
 """Rows come in the order of their steps, but for threads that train side by side."""
+_MAX_WINDOWS_TOLD: Final = 4
 _MAX_CUTS_KNOWN: Final = 16
 
 
@@ -81,6 +82,7 @@ class Parts:
         part = self.open
         governor = self._governor_before if part else self.governor
         window = part.window if part else max(self._next_number, default=-1)
+        others = [[each, number] for each, number in self._next_number.items() if each != window]
         return {
             "window": window,
             "part": part.number if part else self._next_number.get(window, 0),
@@ -88,13 +90,15 @@ class Parts:
             "level_spans": governor.spans,
             "level_since": governor.since,
             "trained": int(self.trained),
+            "windows": others[-_MAX_WINDOWS_TOLD:],
         }
 
     def resume(self, progress: Progress) -> None:
         """Go on from where an earlier relay has stopped."""
         self.governor = LevelGovernor(progress.level, progress.level_spans, progress.level_since)
         self.trained = bool(progress.trained)
-        self._latest = progress.window
+        self._latest = max([progress.window, *(window for window, _ in progress.windows)])
+        self._next_number.update((window, number) for window, number in progress.windows)
         if progress.window >= 0:
             self._next_number[progress.window] = progress.part
 

@@ -47,6 +47,8 @@ class Progress:
     record_level: int = 0
     record_reason: int = 0
     """What the run's scope says from window to window; texts by their id in the ring, 0 for none."""
+    windows: list[list[int]] = field(default_factory=list)
+    """Other windows, to which rows of threads side by side went: number, and the part that is next."""
     scopes: list[list[int]] = field(default_factory=list)
     """Open scopes: serial, parent, index, number, start, lane, steps, evaluation steps, whether sent."""
 
@@ -71,9 +73,13 @@ class Progress:
             return None
         if not isinstance(values, list) or len(values) != len(fields(cls)):
             return None
-        *numbers, scopes = values
-        if not isinstance(scopes, list) or not all(isinstance(s, list) and len(s) == 9 for s in scopes):
+        *numbers, windows, scopes = values
+        if not _are_lists(windows, 2) or not _are_lists(scopes, 9):
             return None
-        numbers += [number for scope in scopes for number in scope]
+        numbers += [number for each in (*windows, *scopes) for number in each]
         plausible = all(isinstance(number, int) and -(1 << 62) < number < 1 << 62 for number in numbers)
         return cls(*values) if plausible else None
+
+
+def _are_lists(value: object, length: int) -> bool:
+    return isinstance(value, list) and all(isinstance(each, list) and len(each) == length for each in value)

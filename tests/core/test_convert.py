@@ -728,6 +728,22 @@ def test_what_is_sent_again_is_what_was_sent(acknowledged: int) -> None:
     assert again == [span for span in told if span not in without_rows]
 
 
+def test_second_converter_goes_on_with_all_windows_of_threads_side_by_side() -> None:
+    script = MarkScript()
+    for number in range(20):
+        for thread, first_step in enumerate((0, 100)):
+            script.row(10 + 2 * number + thread, first_step + number, number * MS, (number + 1) * MS)
+    first = Converter(script.strings)
+    told = first.feed(script.marks[:12], 1)
+    second = Converter(script.strings, Progress.from_bytes(first.progress.to_bytes(560)))
+    told += second.feed(script.marks, 1)
+    told += second.finish("exit", [], 10 * S)
+
+    assert len({span.span_id for span in told}) == len(told)
+    steps = [step for window in named(told, "window") for step in unfolded(window, "step")]
+    assert sorted(steps) == [*range(20), *range(100, 120)]
+
+
 def test_cuts_of_garbage_are_none() -> None:
     cut = cuts.Cut(1, 2, 3)
     assert cuts.from_bytes(b"x" * 25) == []
