@@ -3,7 +3,8 @@
 
 Ranks of a run on one file system share its folder, found by the run id in its name. A line is one ``write``
 on a descriptor opened for appending, under the file's lock, so that the lines of several relays do not mix
-and one that a full disk or a killed writer cut can be taken away again.
+and one that a full disk or a killed writer cut can be taken away again. The last of a disk is left to the
+program, whose checkpoints need it more.
 
 Files are not synced: lines survive the death of a process and of a container, and of the host what the kernel
 had written by then.
@@ -31,6 +32,9 @@ METRICS: Final = "metrics.jsonl"
 _LOCK_WAIT_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.01
 _BLOCK: Final = 64 * 1024
+_LEFT_BYTES: Final = 1 << 30
+_LEFT_SHARE: Final = 20
+"""So much of a disk, or a twentieth of it where that is less, is not ours to fill."""
 
 
 def keepable(destination: Destination, store: Path) -> tuple[Destination, str]:
@@ -138,6 +142,7 @@ def _append(descriptor: int, line: bytes) -> None:
     """Append ``line`` as a whole or not at all; raises OSError."""
     locked = _lock(descriptor)
     try:
+        _leave_room(descriptor, len(line))
         end = os.fstat(descriptor).st_size
         if end and os.pread(descriptor, 1, end - 1) != b"\n":
             if locked:
@@ -152,6 +157,16 @@ def _append(descriptor: int, line: bytes) -> None:
     finally:
         if locked:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _leave_room(descriptor: int, length: int) -> None:
+    """Raise OSError where ``length`` bytes more in an open file would take the last of its disk."""
+    status = os.fstatvfs(descriptor)
+    left, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    if not whole:
+        return  # a network file system that knows no size
+    if left - length < min(_LEFT_BYTES, whole // _LEFT_SHARE):
+        raise OSError(errno.ENOSPC, f"{left >> 20:,} MiB are left of the disk, which are for the program")
 
 
 def _cut_last_line(descriptor: int, end: int) -> int:

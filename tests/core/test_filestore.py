@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,6 +117,32 @@ def test_full_disk_drops_lines_and_later_ones_stay_whole(tmp_path: Path) -> None
 
     assert done.stdout.strip() == "[True, False, False, True]"
     assert (tmp_path / TRACES).read_bytes() == b"x" * 59 + b"\n" + b"y" * 59 + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "kept"),
+    [
+        (1_000_000, 50_000, False),  # of 4 GB a twentieth
+        (1_000_000, 50_001, True),
+        (1 << 30, 1 << 18, False),  # of 4 TB one GiB
+        (1 << 30, (1 << 18) + 1, True),
+        (0, 0, True),  # a file system that does not tell
+    ],
+)
+def test_last_of_a_disk_is_left_to_the_program(
+    blocks: int, free: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    status = SimpleNamespace(f_frsize=4096, f_blocks=blocks, f_bavail=free)
+    monkeypatch.setattr(os, "fstatvfs", lambda descriptor: status)
+
+    assert store.append(TRACES, b"one\n") is kept
+    assert (store.problem is None) is kept
+    assert (tmp_path / TRACES).read_bytes() == (b"one\n" if kept else b"")
+    if not kept:
+        assert "MiB are left of the disk, which are for the program" in str(store.problem)
+        monkeypatch.undo()
+        assert store.append(TRACES, b"two\n")  # there is room again
 
 
 def test_half_line_of_a_killed_writer_is_taken_away(tmp_path: Path) -> None:
