@@ -15,17 +15,28 @@ import os
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from grademl_otel import marks
 from grademl_otel.messages import warn
 from grademl_otel.recorder import Recorder
 from grademl_otel.runinfo import announcement
 
-if TYPE_CHECKING:
-    from grademl_otel.lifecycle import Session
+
+class Runs(Protocol):
+    """What cells need of the process' runs; see `lifecycle.Session`."""
+
+    recorder: Recorder | None
+
+    @property
+    def info(self) -> marks.RunInfo | None: ...
+
+    def next_begins(self, at: int) -> None: ...
+
+    def end(self, error: str | None = None) -> None: ...
 
 
-def follow_cells(session: Session) -> Cells | None:
+def follow_cells(session: Runs) -> Cells | None:
     """Follow the cells of the IPython shell that runs in this process; None where there is none."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -35,7 +46,7 @@ def follow_cells(session: Session) -> Cells | None:
 class Cells:
     """Begins and ends runs with the cells of ``shell``; made in the middle of one, or between two."""
 
-    def __init__(self, session: Session, shell: Any):
+    def __init__(self, session: Runs, shell: Any):
         self._session = session
         self._events = shell.events
         self._namespace = shell.user_ns
