@@ -90,7 +90,7 @@ def _budget(document: ReportDocument) -> Group:
         total[STEPS if of_steps else entry.phase] += entry.ns
     wall = document.window.wall_ns * ranks or 1
     rows = sorted(total.items(), key=lambda item: -item[1])
-    who = "main thread" if ranks == 1 else f"main threads, mean of {ranks:,} ranks"
+    who = "training thread" if ranks == 1 else f"training threads, mean of {ranks:,} ranks"
     return table(
         f"Where the {clock(document.window.wall_ns)} went ({who})",
         [("", "left"), ("", "right"), ("", "right")],

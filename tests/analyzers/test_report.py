@@ -92,7 +92,7 @@ def test_several_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = screen(tmp_path, Training(ranks=4, epochs=1, steps_per_epoch=40), monkeypatch)
     assert text.startswith("run train.py · 4 processes · cpu · 1 epoch, 40 steps · ")
     assert "; 4 of 4 ranks; " in text
-    assert "(main threads, mean of 4 ranks)" in text
+    assert "(training threads, mean of 4 ranks)" in text
     assert "Not judged  ranks.straggler" in text
 
 
