@@ -396,8 +396,13 @@ REQUIRED = {
 }
 TYPES = {
     "double": {"grademl.tracer.cost_fraction"},
-    "bool": {"grademl.window.last", "grademl.loader.persistent", "grademl.loader.in_order"},
-    "str[]": {"grademl.exporters"},
+    "bool": {
+        "grademl.recovered",
+        "grademl.window.last",
+        "grademl.loader.persistent",
+        "grademl.loader.in_order",
+    },
+    "str[]": {"grademl.exporters", "grademl.window.lanes"},
     "int": {
         *("grademl.attempt", "grademl.rank", "grademl.local_rank", "grademl.world_size", "process.pid"),
         *("grademl.steps", "grademl.eval_steps", "grademl.incomplete_steps", "grademl.epoch"),
@@ -407,6 +412,8 @@ TYPES = {
         *("grademl.loader.batch_size", "grademl.window", "grademl.window.part"),
         *("grademl.window.cumulative_steps", "grademl.window.cumulative_eval_steps"),
         *("grademl.window.cumulative_rows", "grademl.window.detail_level", "grademl.window.record_level"),
+        *("grademl.open_since", "grademl.tracer.unsent"),
+        *("grademl.left_out.passes", "grademl.left_out.phases"),
     },
 }
 
