@@ -6,7 +6,6 @@ A machine that cannot have a server skips the tests that need one and says why; 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -15,20 +14,17 @@ from pathlib import Path
 import pytest
 
 from .support import servers
+from .support.needed import cannot_be_had, on_ci
 
 StartCollector = Callable[..., servers.Collector]
 """`start(config, environ)`: a Collector that runs collector-config/`config` until the end of the test."""
-
-
-def _on_ci() -> bool:
-    return os.environ.get("CI", "").lower() in ("true", "1")
 
 
 def pytest_sessionstart() -> None:
     """On CI the tests that `importorskip` PyTorch, its companions or a kernel must not be skipped."""
     wanted = ("torch", "torchdata", "accelerate", "ipykernel", "jupyter_client", "nbclient")
     missing = [name for name in wanted if find_spec(name) is None]
-    if _on_ci() and missing:
+    if on_ci() and missing:
         pytest.exit(f"CI=true, and not installed: {', '.join(missing)}; the tests of it would be skipped", 1)
 
 
@@ -36,9 +32,7 @@ def _binary(part: str) -> Path:
     try:
         return servers.binary(part)
     except servers.PartUnavailable as error:
-        if _on_ci():
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        cannot_be_had(str(error))
 
 
 @pytest.fixture(scope="session")

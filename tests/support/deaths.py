@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-import pytest
-
 from grademl_otel import marks, semconv
 from grademl_otel.digest import SETTINGS_DIGITS, destination_digest
 from grademl_otel.ring import layout
 
+from .needed import cannot_be_had
 from .rawspans import RawSpan, read_lines
 from .relays import until
 from .training import ROOT, clean_environ
@@ -201,7 +200,7 @@ def as_root() -> list[str]:
     sudo = shutil.which("sudo")
     if sudo and subprocess.run([sudo, "-n", "true"], capture_output=True, check=False).returncode == 0:
         return [sudo, "-n", "--preserve-env"]
-    return _cannot_be_had("root, to make a mount, a PID namespace or a cgroup")
+    cannot_be_had("this machine has no root, to make a mount, a PID namespace or a cgroup")
 
 
 def in_private_mounts(*commands: str) -> list[str]:
@@ -222,7 +221,7 @@ def as_container() -> list[str]:
 def as_user(uid: int) -> list[str]:
     """The program runs as another user, who may or may not exist, and who may read this Python."""
     if shutil.which("setpriv") is None:
-        return _cannot_be_had("setpriv")
+        cannot_be_had("this machine has no setpriv")
     become = f'exec setpriv --reuid={uid} --regid={uid} --clear-groups "$@"'
     return _in_namespace("--mount", "--propagation", "private", commands=_opened_to_all(), last=become)
 
@@ -255,9 +254,9 @@ def in_memory_cgroup(name: str, limit_bytes: int) -> list[str]:
     elif "memory" in _read(second / "cgroup.subtree_control"):
         group, limit = second / name, "memory.max"
     else:
-        return _cannot_be_had("a memory cgroup")
+        cannot_be_had("this machine has no memory cgroup")
     script = f"mkdir -p {group} && echo {limit_bytes} > {group}/{limit} && echo $$ > {group}/cgroup.procs"
-    return _probed([*as_root(), "sh", "-c", f"{script} && {_BACK_TO_USER}", "sh"], "a memory cgroup")
+    return _probed([*as_root(), "sh", "-c", f"{script} && {_BACK_TO_USER}", "sh"], "memory cgroup")
 
 
 def remove_memory_cgroup(name: str) -> None:
@@ -269,7 +268,7 @@ def remove_memory_cgroup(name: str) -> None:
 
 def _in_namespace(*options: str, commands: Sequence[str] = (), last: str | None = None) -> list[str]:
     if shutil.which("unshare") is None:
-        return _cannot_be_had("unshare")
+        cannot_be_had("this machine has no unshare")
     script = " && ".join([*commands, last or _BACK_TO_USER])
     return _probed([*as_root(), "unshare", *options, "sh", "-c", script, "sh"], "namespaces")
 
@@ -284,13 +283,9 @@ _BACK_TO_USER = (
 
 def _probed(command: list[str], part: str) -> list[str]:
     probe = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    return command if probe.returncode == 0 else _cannot_be_had(f"{part} ({probe.stderr.strip()})")
-
-
-def _cannot_be_had(part: str) -> list[str]:
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(f"this machine has no {part}", pytrace=False)
-    pytest.skip(f"this machine has no {part}")
+    if probe.returncode:
+        cannot_be_had(f"this machine has no {part}: {probe.stderr.strip()}")
+    return command
 
 
 def _read(path: Path) -> str:
