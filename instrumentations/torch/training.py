@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -128,29 +129,43 @@ class _Running(threading.local):
         """The step that ended last was taken for a part of another one."""
 
 
+@dataclass(slots=True)
+class _Watched:
+    """An optimizer that lives, and the thread that uses it."""
+
+    reference: weakref.ref[Optimizer]
+    recorder: Recorder
+    machine: StepMachine
+
+
 class _Optimizers:
     """Follows the steps of all optimizers, nested ones too, and their lives."""
 
     def __init__(self) -> None:
         self._running = _Running()
-        self._watched: dict[int, tuple[weakref.ref[Optimizer], Recorder]] = {}
+        self._watched: dict[int, _Watched] = {}
         self._guard = Guard("torch: optimizer")
 
     def watch(self, optimizer: Optimizer, recorder: Recorder, machine: StepMachine) -> None:
-        """Tell ``machine`` of the optimizer, once a run, and later of its end."""
+        """Tell ``machine`` of the optimizer, and later of its end; the machine that had it before lets go.
+
+        Some programs build an optimizer in one thread and train with it in another.
+        """
         number = id(optimizer)
         known = self._watched.get(number)
-        if known is not None and known[0]() is optimizer and known[1] is recorder:
+        if known is not None and known.reference() is optimizer and known.recorder is recorder:
+            if known.machine is not machine:
+                known.machine.optimizer_gone(number)
+                known.machine = machine
             return
         watched = self._watched
 
         def gone(reference: weakref.ref[Optimizer]) -> None:
-            entry = watched.get(number)
-            if entry is not None and entry[0] is reference:
+            entry.machine.optimizer_gone(number)
+            if watched.get(number) is entry:
                 del watched[number]
-            machine.optimizer_gone(number)
 
-        watched[number] = weakref.ref(optimizer, gone), recorder
+        entry = watched[number] = _Watched(weakref.ref(optimizer, gone), recorder, machine)
         machine.optimizer_made(number)
 
     def made(self, optimizer: Optimizer) -> None:

@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -271,6 +272,26 @@ def test_two_threads_train_in_lanes_of_their_own(recording: Recording) -> None:
     written = recording.finish()
     assert [lane(written, row) for row in written.rows] == ["main"] * 6 + ["thread-1"] * 6
     assert [row.x for row in written.rows] == list(range(12))
+
+
+def test_an_optimizer_may_be_built_in_another_thread_than_the_one_that_uses_it(recording: Recording) -> None:
+    net = Net()
+
+    def work(optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(5):
+            net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    kept = []  # no two optimizers are at one address
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            optimizer = sgd(net)
+            pool.submit(work, optimizer).result()
+            del optimizer
+            kept.append([object() for _ in range(100)])
+    written = recording.finish()
+    assert [lane(written, row) for row in written.rows] == ["thread-1"] * 15
+    assert [row.x for row in written.rows] == list(range(15))
 
 
 def test_a_forked_childs_first_pass_is_seen_from_its_first_backward_on(
