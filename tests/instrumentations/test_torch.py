@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 import pickle
@@ -282,13 +283,11 @@ def test_an_optimizer_may_be_built_in_another_thread_than_the_one_that_uses_it(r
             net(torch.ones(1, 2)).sum().backward()
             optimizer.step()
 
-    kept = []  # no two optimizers are at one address
+    optimizers = [sgd(net) for _ in range(3)]
     with ThreadPoolExecutor(1) as pool:
-        for _ in range(3):
-            optimizer = sgd(net)
-            pool.submit(work, optimizer).result()
-            del optimizer
-            kept.append([object() for _ in range(100)])
+        while optimizers:  # each is gone before the next one is used
+            pool.submit(work, optimizers.pop()).result()
+            gc.collect()
     written = recording.finish()
     assert [lane(written, row) for row in written.rows] == ["thread-1"] * 15
     assert [row.x for row in written.rows] == list(range(15))
