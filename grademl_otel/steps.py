@@ -35,6 +35,7 @@ FORWARD: Final = phase_kind(semconv.FORWARD)
 RECOMPUTE: Final = phase_kind(semconv.RECOMPUTE)
 BACKWARD: Final = phase_kind(semconv.BACKWARD)
 OPTIMIZER: Final = phase_kind(semconv.OPTIMIZER)
+ZERO_GRAD: Final = phase_kind(semconv.ZERO_GRAD)
 
 EPOCH: Final = SCOPE_INDEX[semconv.EPOCH]
 EVALUATE: Final = SCOPE_INDEX[semconv.EVALUATE]
@@ -147,6 +148,10 @@ class StepMachine:
         """Serial of the next row of this thread, when it was told before the row exists."""
         self._shown = 0
         """Serial of the row that the sink was told last, see `Sink.inside`."""
+        self._coming_at = 0
+        """When the first thing began that was told as part of the next row; 0: nothing was."""
+        self._inner: list[int] = []
+        """Starts of the inner phases that run, the innermost last."""
 
     # --- Loaders ---------------------------------------------------------------------------------------
 
@@ -154,6 +159,7 @@ class StepMachine:
         """A loader gave out an iterator, or started one over (persistent workers)."""
         self._sink.pass_made(at)
         self._drain()
+        self._forget_coming()
         top = self._close_ended(at)
         row = top.row
         if row is not None and row.stepped and (top.facts is None or top.facts.loader != facts.loader):
@@ -164,6 +170,7 @@ class StepMachine:
         """``next()`` was called on the iterator of ``pass_``."""
         if self._released or self._gone:
             self._drain()
+        self._forget_coming()
         self.waiting = True
         if pass_.state == JOINED:
             self._rejoin(pass_, at)
@@ -187,7 +194,7 @@ class StepMachine:
         host = pass_.host if joined and pass_.host is not None else pass_
         row = host.row
         if row is None:
-            row = host.row = Row(self._serial(), t0)
+            row = host.row = self._new_row(t0)
         if joined:
             if not row.joined:
                 row.joined = True
@@ -206,6 +213,7 @@ class StepMachine:
     def exhausted(self, pass_: Pass, t1: int) -> None:
         """``next()`` said that there is no further batch."""
         self.waiting = False
+        self._forget_coming(told=True)
         self._sink.ended(self.lane)
         if pass_.state != ACTIVE:
             pass_.state = CLOSED
@@ -223,6 +231,7 @@ class StepMachine:
     def wait_failed(self) -> None:
         """``next()`` raised: the user's error, in a dataset or a worker."""
         self.waiting = False
+        self._forget_coming(told=True)
         self._sink.ended(self.lane)
         self._show()
 
@@ -322,6 +331,40 @@ class StepMachine:
             self._sink.phase(OPTIMIZER, self.lane, t0, t1, row.serial, -1, 0, 0)
             self._show()
 
+    def begin_inner(self, kind: int, at: int) -> None:
+        """Something inside the step begins that is no boundary of it; `inner` with the same start ends it."""
+        self._inner.append(at)
+        self._sink.began(self.lane, kind, at)
+
+    def inner(self, kind: int, t0: int, t1: int, own: int = 0, detail: int = 0, item: int = -1) -> None:
+        """Something inside the step is over, which need not have been begun; it makes no row by itself.
+
+        It belongs to the open row; without a loader, where that one is done, to the next; in a wait to the
+        row that it begins; and to none where there is none. The thread may be another one that works for
+        this machine's.
+        """
+        running = self._inner
+        if running and t0 in running:
+            # Those above raised, and their ends were not told.
+            while running:
+                self._sink.ended(self.lane)
+                if running.pop() == t0:
+                    break
+        top = self._stack[-1]
+        row = top.row
+        serial = 0
+        if row is None:
+            if self.waiting:
+                serial, self._coming_at = self._reserved, self._coming_at or t0
+        elif row.stepped and top is self._bottom and self._updated(row):
+            serial = self._reserved = self._reserved or next(self._totals.rows)
+            self._coming_at = self._coming_at or t0
+        else:
+            serial = row.serial
+            if t1 > row.last:
+                row.last = t1
+        self._sink.phase(kind, self.lane, t0, t1, serial, item, own, detail)
+
     def begin_aside(self, kind: int, at: int) -> None:
         """Something beside the step begins."""
         self._sink.began(self.lane, kind, at)
@@ -334,6 +377,7 @@ class StepMachine:
         row = top.row
         if row is not None and row.stepped and (top is self._bottom or top.ended):
             row = None
+            self._forget_coming()
         if row is not None:
             row.last = t1
         self._sink.ended(self.lane)
@@ -362,6 +406,7 @@ class StepMachine:
             row = pass_.row
             if row is not None and self._ends_at_next(row) and (row.stepped or row.backward or not row.grad):
                 self._close_row(pass_, row.last)
+        self._forget_coming()
         self._show()
 
     # --- While only updates are counted ------------------------------------------------------------------
@@ -630,17 +675,28 @@ class StepMachine:
         top = self._stack[-1]
         row = top.row
         if row is None:
-            row = top.row = Row(self._serial(), t0)
+            row = top.row = self._new_row(t0)
         elif t0 < row.start:
             row.start = t0
         row.fresh = False
         row.last = t1
         return row
 
-    def _serial(self) -> int:
-        """The serial of a new row."""
+    def _new_row(self, at: int) -> Row:
+        """A row that begins at ``at``, or with what was told as part of it before."""
         serial, self._reserved = self._reserved or next(self._totals.rows), 0
-        return serial
+        coming_at, self._coming_at = self._coming_at, 0
+        return Row(serial, min(at, coming_at) if coming_at else at)
+
+    def _forget_coming(self, told: bool = False) -> None:
+        """What was recorded as part of the next row stands outside of rows: something else came first.
+
+        With ``told``, also where the thread was told that row: it does not come.
+        """
+        if self._coming_at:
+            self._coming_at = 0
+            if told or self._reserved != self._shown:
+                self._reserved = 0
 
     def _show(self, coming: bool = False) -> None:
         """Tell the sink which row the thread is in now, with ``coming`` the one that this event begins."""

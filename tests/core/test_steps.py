@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from grademl_otel.loops import LoaderFacts, Pass
 from grademl_otel.marks import unpack_item
 from grademl_otel.steps import (
+    BACKWARD,
     DATA_WAIT,
     EPOCH,
     EVALUATE,
     EVALUATION,
+    FORWARD,
     INCOMPLETE,
     TRAIN,
+    ZERO_GRAD,
     StepMachine,
     Totals,
 )
@@ -156,6 +159,12 @@ class Script:
         start, end = self._span()
         self.machine.begin_optimizer(start)
         self.machine.stepped(optimizer, start, end)
+
+    def inner(self) -> None:
+        """Gradients are set to zero."""
+        start, end = self._span()
+        self.machine.begin_inner(ZERO_GRAD, start)
+        self.machine.inner(ZERO_GRAD, start, end)
 
     def train(self, optimizer: int = SGD, root: int = NET) -> None:
         self.forward(root)
@@ -593,7 +602,10 @@ def test_a_thread_that_steps_while_another_opens_its_pass_takes_no_number_twice(
     assert sorted(row.step for row in (*sink.rows, *other.sink.rows)) == [0, 1]
 
 
-EVENTS = ["iterate", "next", "stop", "let_go", "forward", "forward_no_grad", "backward", "step", "other_step"]
+EVENTS = [
+    *("iterate", "next", "stop", "let_go", "forward", "forward_no_grad", "backward", "step", "other_step"),
+    "inner",
+]
 
 
 # The smallest inputs that once went wrong: a pass that ended before its last row did; one without a row; a
@@ -634,6 +646,8 @@ def test_whatever_a_script_does_rows_are_sound(events: list[tuple[str, int]]) ->
             script.forward(NET + which)
         elif event == "backward":
             script.backward()
+        elif event == "inner":
+            script.inner()
         else:
             script.step(SGD if event == "step" else ADAM)
     sink = script.run()
@@ -641,6 +655,10 @@ def test_whatever_a_script_does_rows_are_sound(events: list[tuple[str, int]]) ->
     serials = [row.serial for row in sink.rows]
     assert len(set(serials)) == len(serials)
     assert all(row.start < row.end for row in sink.rows)
+    by_serial = {row.serial: row for row in sink.rows}
+    for kind, start, end, serial, _ in sink.phases:
+        mine = by_serial.get(serial)
+        assert mine is None or kind != ZERO_GRAD or mine.start <= start <= end <= mine.end
     trained = [row for row in sink.rows if row.kind == TRAIN]
     assert [row.step for row in trained] == list(range(len(trained)))
     assert script.totals.steps == len(trained)
@@ -663,6 +681,87 @@ def test_whatever_a_script_does_rows_are_sound(events: list[tuple[str, int]]) ->
             assert parent.end is not None
             assert parent.start <= span.start
             assert span.end <= parent.end
+
+
+def _rows_of(script: Script, kind: int) -> list[int]:
+    """Indices among the rows of those that phases of ``kind`` lie in; -1: in none."""
+    sink = script.run()
+    serials = [row.serial for row in sink.rows]
+    for of, start, end, serial, _ in sink.phases:
+        if serial in serials:
+            row = sink.rows[serials.index(serial)]
+            assert row.start <= start <= end <= row.end, of
+    return [serials.index(row) if row in serials else -1 for of, _, _, row, _ in sink.phases if of == kind]
+
+
+def test_what_is_inside_a_step_belongs_to_the_open_row() -> None:
+    script = Script()
+    loader = script.iterate(0)
+    script.inner()
+    for _ in range(2):
+        script.next(loader)
+        script.inner()
+        script.train()
+        script.inner()
+    script.stop(loader)
+    script.inner()
+    assert _rows_of(script, ZERO_GRAD) == [-1, 0, 0, 1, 1, -1]
+
+
+def test_without_a_loader_it_belongs_to_the_next_row_when_the_update_is_done() -> None:
+    script = Script()
+    for _ in range(3):
+        script.inner()
+        script.train()
+    script.inner()
+    assert _rows_of(script, ZERO_GRAD) == [-1, 1, 2, -1]
+
+
+def test_it_makes_no_row_and_stretches_none_over_what_comes_between() -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    for _ in range(2):
+        script.inner()
+    script.train()
+    script.inner()
+    loader = script.iterate(0)
+    script.next(loader)
+    script.train()
+    script.stop(loader)
+    script.train()
+    script.inner()
+    start = script.now + 1
+    script.machine.begin_aside(BACKWARD, start)
+    script.machine.aside(BACKWARD, start, start + 5, 0)
+    script.now = start + 5
+    script.train()
+    assert _rows_of(script, ZERO_GRAD) == [-1, -1, -1, -1]
+    assert len(script.sink.rows) == 4
+
+
+def test_in_a_wait_it_belongs_to_the_row_of_the_batch() -> None:
+    script = Script()
+    loader = script.iterate(0)
+    for batch in (True, True, False):
+        script.machine.begin_wait(loader, script.now + 1)
+        script.inner()
+        if batch:
+            script.machine.end_wait(loader, script.now - 11, script.now, 8)
+            script.train()
+        else:
+            script.machine.exhausted(loader, script.now)
+    script.train()
+    assert _rows_of(script, ZERO_GRAD) == [0, 1, -1]
+
+
+def test_one_that_raised_leaves_no_open_phase_when_the_one_around_it_ends() -> None:
+    script = Script()
+    script.machine.begin_inner(FORWARD, 1001)
+    script.machine.begin_inner(ZERO_GRAD, 1002)
+    script.machine.inner(BACKWARD, 1003, 1004)
+    assert script.sink.open == 2
+    script.machine.inner(FORWARD, 1001, 1005)
+    script.run()
 
 
 def test_a_thread_is_told_the_row_that_it_is_in() -> None:
