@@ -13,10 +13,13 @@ kind           row                    x                       y                 
 =============  =====================  ======================  ==========================  ====================
 1 + phase      serial of the open     item (see `pack_item`)  phase's own number: bytes   string id of a
                row, 0 outside rows    or -1                   of a checkpoint, else 0     detail, 0 for none
+128 + phase    serial of the row      -1                      start of the host's phase   0
 ROW            serial of the row      step number             flags | micro << 8          samples
                                                               | pass serial << 32
 ROW_CONTEXT    serial of the row      flags foreseen          number foreseen             0
 ROW_LINK       serial of the row      trace id, upper half    trace id, lower half        span id
+ROW_DEVICE     serial of the row      device times lost       0                           0
+DEVICE_MEMORY  1 + device's number    bytes allocated         bytes reserved              most ever allocated
 SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         number (epoch) or -1
 SCOPE_CLOSE    serial of the scope    0 ok, 1 error           index into `SCOPES` (final) string id of error
 SCOPE_INT      serial of the scope    string id of the key    value                       0
@@ -32,6 +35,10 @@ step number are known only when it closes, so phases refer to its serial and the
 the rest. Phases of a row that never closes stand outside rows. ROW_CONTEXT says that somebody outside got
 the ids of its span, in the trace of the step that was foreseen then; ROW_LINK, that a span of the user's
 was current when the row began. Both come before the row's ROW.
+
+What a device did for a phase of a row (128 + phase, in a lane of its own) is known later than the phase,
+often after the row's ROW, which then has the flag `DEVICE_LATER`; all of it is there when the row's
+ROW_DEVICE comes.
 
 A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
 known at its close), a fit, a trial. Serials are unique in a ring, start at 1 and never repeat.
@@ -68,7 +75,15 @@ PROVISIONAL: Final = 1
 """``y`` of a RUN_INFO that another may follow."""
 ROW_CONTEXT: Final = 72
 ROW_LINK: Final = 73
+ROW_DEVICE: Final = 74
+DEVICE_MEMORY: Final = 75
+DEVICE_BASE: Final = 128
+"""Kind of what a device did for phase 0."""
 
+DEVICE_LATER: Final = 32
+"""Among the flags of a ROW: times of a device are to come, up to the row's ROW_DEVICE. Not a flag of the step
+table.
+"""
 SEVERAL: Final = 64
 """Among the flags of a ROW: it stands for ``z`` training steps in a row, of which only the ends were seen;
 their samples and micro-batches are not known. Not a flag of the step table.
@@ -94,6 +109,11 @@ _BATCH_MASK: Final = (1 << _BATCH_BITS) - 1
 def phase_kind(name: str) -> int:
     """Return the kind of the mark of phase ``name``."""
     return PHASE_BASE + semconv.PHASE_INDEX[name]
+
+
+def device_kind(name: str) -> int:
+    """Return the kind of the mark of what a device did for phase ``name``."""
+    return DEVICE_BASE + semconv.PHASE_INDEX[name]
 
 
 def pack_item(pass_serial: int, batch: int) -> int:

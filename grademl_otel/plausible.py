@@ -43,6 +43,8 @@ def believable(mark: Mark, now_ns: int) -> bool:
         return serial > 0 and x in _ROW_KINDS and 0 <= mark[6] < _MOST_STEPS
     if kind in _SCOPE_KINDS or kind in (marks.RUN_INFO, marks.ROW_LINK):
         return serial > 0
+    if kind in (marks.ROW_DEVICE, marks.DEVICE_MEMORY):
+        return 0 < serial < _MOST_STEPS and min(x, mark[6], z) >= 0
     return serial >= 0 and x >= -1
 
 

@@ -68,6 +68,11 @@ WAIT_PHASES: Final[frozenset[str]] = frozenset({DATA_WAIT, DEVICE_SYNC})
 WORKER_PHASES: Final[tuple[str, ...]] = (DATA_FETCH, DATA_COLLATE)
 """Phases that run in a loader worker's lane, or inside `data.wait` when the loader has no workers."""
 
+DEVICE_PREFIX: Final = "device."
+"""What a device did for a phase has the phase's name after this: `device.forward`, in spans and step table."""
+DEVICE_PHASES: Final[tuple[str, ...]] = (DATA_TRANSFER, FORWARD, BACKWARD, OPTIMIZER)
+"""Phases whose time on an asynchronous device is recorded beside that of the host."""
+
 # --- Attribute keys ---------------------------------------------------------------------------------------
 # On the resource (identity of the process that did the work)
 RUN_ID: Final = "grademl.run.id"  # str, 32 hex digits
@@ -90,7 +95,7 @@ FRAMEWORK_NAME: Final = "grademl.framework.name"  # str
 FRAMEWORK_VERSION: Final = "grademl.framework.version"  # str
 
 # On spans
-LANE: Final = "grademl.lane"  # str: main, loader-worker-3, stream-7
+LANE: Final = "grademl.lane"  # str: main, loader-worker-3, stream-0.0
 STEP_NUMBER: Final = "grademl.step"  # int, completed updates before this step
 STEP_KIND: Final = "grademl.step.kind"  # str: train, evaluate, incomplete
 STEP_MICRO: Final = "grademl.step.micro"  # int, micro-batches
@@ -100,7 +105,7 @@ PHASE: Final = "grademl.phase"  # str
 ITEM: Final = "grademl.item"  # str "<pass>:<batch>": ties a fetch to the wait that it ends
 WEIGHT: Final = "grademl.weight"  # int, how many steps this one stands for; 0 for a kept outlier
 EVIDENCE: Final = "grademl.evidence"  # str: observed, attribute, inferred
-LINK_KIND: Final = "grademl.link.kind"  # str on a link: run, parent, blocking, follows
+LINK_KIND: Final = "grademl.link.kind"  # str on a link: run, parent, blocking, follows, host
 COLLECTIVE_KEY: Final = "grademl.collective"  # str "<16 hex>:<sequence>": ties the same one across ranks
 COLLECTIVE_OP: Final = "grademl.collective.op"  # str: all_reduce, all_gather, send, barrier, ...
 COLLECTIVE_SIZE: Final = "grademl.collective.size"  # int, members of the group
@@ -112,6 +117,11 @@ RUN_PARENT: Final = "grademl.run.parent"  # str on run: run id of the process th
 SCRIPT: Final = "grademl.script"  # str on run and windows: base name of the program
 DEVICE: Final = "grademl.device"  # str on run and windows
 EXPORTERS: Final = "grademl.exporters"  # str[] on run: where the telemetry went
+DEVICE_MEMORY_INDEX: Final = "grademl.device.memory.index"  # int[] on windows: devices of the following
+DEVICE_MEMORY_ALLOCATED: Final = "grademl.device.memory.allocated"  # int[] on windows, bytes
+DEVICE_MEMORY_RESERVED: Final = "grademl.device.memory.reserved"  # int[] on windows, bytes
+DEVICE_MEMORY_PEAK: Final = "grademl.device.memory.peak"  # int[] on windows, bytes allocated at most
+DEVICE_DROPPED: Final = "grademl.device.dropped"  # int on windows: device times that were given up
 TERMINATED: Final = "grademl.terminated"  # str on spans closed by the relay: killed
 RECOVERED: Final = "grademl.recovered"  # true on a run whose process was gone before a relay served it
 OPEN_PHASE: Final = "grademl.open_phase"  # str on run: what the process died in; on windows: what runs now
