@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from grademl_otel.messages import warn
@@ -46,11 +47,29 @@ class Patches:
         """Have ``undo`` called by `restore`, as for a registered callback."""
         self._undo.append(undo)
 
+    @contextmanager
+    def together(self, name: str) -> Iterator[None]:
+        """What the block sets stands or falls together.
+
+        When it raises, because what is to be hooked is missing or looks different, all of it is undone, one
+        line says that ``name`` is not recorded, and the caller goes on.
+        """
+        undo, in_force, dear = len(self._undo), len(self._in_force), len(self._dear)
+        try:
+            yield
+        except Exception as error:
+            del self._in_force[in_force:], self._dear[dear:]
+            self._undo_down_to(undo)
+            warn(f"{name} is not recorded: {type(error).__name__}: {error}")
+
     def restore(self) -> None:
         """Undo all replacements; one that cannot be undone costs a line, the others are."""
         self._dear.clear()
         self._in_force.clear()
-        while self._undo:
+        self._undo_down_to(0)
+
+    def _undo_down_to(self, left: int) -> None:
+        while len(self._undo) > left:
             undo = self._undo.pop()
             try:
                 undo()

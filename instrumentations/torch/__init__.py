@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -24,7 +25,10 @@ from grademl_otel.messages import warn
 
 __all__ = ["TorchInstrumentor"]
 
-_STATEFUL: Final = "torchdata.stateful_dataloader.stateful_dataloader"
+_LATER: Final = {
+    "torchdata.stateful_dataloader.stateful_dataloader": "stateful",
+}
+"""What a program imports after torch, or never, and the module of ours that hooks into it."""
 
 _DYNAMO_SKIPS: Final = (
     # Dynamo must not look into these. `forward` is not among them: there Dynamo has to see through the
@@ -76,12 +80,14 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
             if "torch" in sys.modules:
                 self._on_torch(sys.modules["torch"])
-            if _STATEFUL in sys.modules:
-                self._on_torchdata(sys.modules[_STATEFUL])
+            for path, name in _LATER.items():
+                if path in sys.modules:
+                    self._on_import(name, sys.modules[path])
             return
         self._waiting_for_torch = True
         wrapt.register_post_import_hook(self._on_torch, "torch")
-        wrapt.register_post_import_hook(self._on_torchdata, _STATEFUL)
+        for path, name in _LATER.items():
+            wrapt.register_post_import_hook(partial(self._on_import, name), path)
         wrapt.register_post_import_hook(_tell_dynamo, "torch._dynamo.trace_rules")
 
     def _uninstrument(self, **kwargs: Any) -> None:
@@ -110,19 +116,17 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if self._patches is not None:
             self._patches.work_at(level)
 
-    def _on_torchdata(self, torchdata: ModuleType) -> None:
-        """Set the hooks of torchdata's loader, whenever that is imported."""
+    def _on_import(self, name: str, module: ModuleType) -> None:
+        """Set the hooks of `_LATER`, whenever ``module`` is imported."""
         if self._patches is not None:
-            _set("stateful", self._patches)
+            _set(name, self._patches)
 
 
 def _set(name: str, patches: Patches) -> None:
-    try:
+    with patches.together(f"torch: {name.replace('_', ' ')}"):
         module = __import__(f"{__name__}.{name}", fromlist=["install"])
         install: Callable[[Patches], None] = module.install
         install(patches)
-    except Exception as error:
-        warn(f"torch: {name} is not recorded: {type(error).__name__}: {error}")
 
 
 def _tell_dynamo(trace_rules: ModuleType) -> None:

@@ -69,3 +69,25 @@ def test_callbacks_run_in_reverse_order_and_once() -> None:
     patches.restore()
     patches.restore()
     assert order == [2, 1]
+
+
+def test_what_stands_or_falls_together(capsys: pytest.CaptureFixture[str]) -> None:
+    before, undone = dict(vars(Owner)), []
+    patches = Patches()
+    patches.on_restore(lambda: undone.append("kept"))
+    with patches.together("steps"):
+        patches.replace(Owner, "static", _ours, until=1)
+        patches.on_restore(lambda: undone.append("in the block"))
+        raise AttributeError("no such method")
+    assert dict(vars(Owner)) == before
+    assert undone == ["in the block"]
+    assert capsys.readouterr().err == "grademl: steps is not recorded: AttributeError: no such method\n"
+    patches.work_at(1)
+    patches.work_at(0)
+    assert dict(vars(Owner)) == before
+    with patches.together("steps"):
+        patches.replace(Owner, "static", _ours)
+    assert vars(Owner)["static"] is _ours
+    patches.restore()
+    assert dict(vars(Owner)) == before
+    assert undone == ["in the block", "kept"]
