@@ -161,6 +161,16 @@ class Recorder:
         self._local.machine = machine
         return machine
 
+    def known(self) -> StepMachine | None:
+        """The machine that `here` gives, where there is one: for what makes no thread one that trains."""
+        if os.getpid() != self.pid:
+            self._leave()
+        machine = self._local.machine
+        if machine is not None:
+            return machine
+        owner = self.backward_owner
+        return owner if owner is not None and owner.in_backward and not _started_by_python() else None
+
     def _leave(self) -> None:
         """Let go of ring and run in a child that C code forked, unknown to Python: they are the parent's."""
         self.mute()
@@ -518,13 +528,13 @@ def _kinds(*names: str) -> frozenset[int]:
 
 _INSIDE_A_STEP: Final = _kinds(
     semconv.DATA_FETCH, semconv.DATA_COLLATE, semconv.DATA_TRANSFER, semconv.FORWARD, semconv.RECOMPUTE,
-    semconv.BACKWARD, semconv.OPTIMIZER, semconv.ZERO_GRAD,
+    semconv.BACKWARD, semconv.OPTIMIZER, semconv.ZERO_GRAD, semconv.DEVICE_SYNC,
 )  # fmt: skip
 _UNMEASURED: Final[tuple[frozenset[int], ...]] = (
     frozenset(),
     frozenset(),
     _INSIDE_A_STEP,
-    _INSIDE_A_STEP | _kinds(semconv.DATA_WAIT),
+    _INSIDE_A_STEP | _kinds(semconv.DATA_WAIT, semconv.GC),
 )
 """Kinds of phases that no mark is written of, by level."""
 
