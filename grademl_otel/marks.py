@@ -19,6 +19,7 @@ ROW            serial of the row      step number             flags | micro << 8
 ROW_CONTEXT    serial of the row      flags foreseen          number foreseen             0
 ROW_LINK       serial of the row      trace id, upper half    trace id, lower half        span id
 ROW_DEVICE     serial of the row      device times lost       0                           0
+ROW_SAID       serial of the row      0                       0                           0
 DEVICE_MEMORY  1 + device's number    bytes allocated         bytes reserved              most ever allocated
 SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         number (epoch) or -1
 SCOPE_CLOSE    serial of the scope    0 ok, 1 error           index into `SCOPES` (final) string id of error
@@ -39,6 +40,9 @@ was current when the row began. Both come before the row's ROW.
 What a device did for a phase of a row (128 + phase, in a lane of its own) is known later than the phase,
 often after the row's ROW, which then has the flag `DEVICE_LATER`; all of it is there when the row's
 ROW_DEVICE comes.
+
+ROW_SAID says that the program itself told where the row begins and ends. A phase that the program named has a
+kind of `USER_KINDS` and its name in ``z``, in ``y`` the string id of the exception that left it, or 0.
 
 A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
 known at its close), a fit, a trial. Serials are unique in a ring, start at 1 and never repeat.
@@ -75,6 +79,7 @@ PROVISIONAL: Final = 1
 """``y`` of a RUN_INFO that another may follow."""
 ROW_CONTEXT: Final = 72
 ROW_LINK: Final = 73
+ROW_SAID: Final = 76
 ROW_DEVICE: Final = 74
 DEVICE_MEMORY: Final = 75
 DEVICE_BASE: Final = 128
@@ -104,6 +109,11 @@ SCOPE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(S
 
 _BATCH_BITS: Final = 40
 _BATCH_MASK: Final = (1 << _BATCH_BITS) - 1
+
+
+USER_KINDS: Final = range(40, ROW)
+"""Kinds of phases that the program names: one for each name, in the order of their first use in the run."""
+assert PHASE_BASE + len(semconv.PHASES) <= USER_KINDS.start
 
 
 def phase_kind(name: str) -> int:
@@ -202,11 +212,13 @@ ACC_STEP_SUM_NS: Final = 5
 ACC_LOST: Final = 6
 """Marks that the process itself gave up (not laps: those the reader counts)."""
 ACC_PHASE_SUM_NS: Final = 8
-MAX_PHASES: Final = 40
+MAX_PHASES: Final = 63
 ACC_PHASE_COUNT: Final = ACC_PHASE_SUM_NS + MAX_PHASES
 ACC_HISTOGRAM: Final = ACC_PHASE_COUNT + MAX_PHASES
 """Step durations counted in the buckets of `semconv.STEP_DURATION_BOUNDS_S`, one more than these."""
-ACC_SLOTS: Final = ACC_HISTOGRAM + 32
+ACC_USER_NAMES: Final = ACC_HISTOGRAM + 32
+"""String ids of the names that the kinds of `USER_KINDS` stand for in this run, in their order."""
+ACC_SLOTS: Final = ACC_USER_NAMES + len(USER_KINDS)
 
 
 def has_worked(totals: Sequence[int]) -> bool:

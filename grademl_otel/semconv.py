@@ -73,6 +73,23 @@ DEVICE_PREFIX: Final = "device."
 DEVICE_PHASES: Final[tuple[str, ...]] = (DATA_TRANSFER, FORWARD, BACKWARD, OPTIMIZER)
 """Phases whose time on an asynchronous device is recorded beside that of the host."""
 
+USER_PREFIX: Final = "user."
+"""In step tables a phase that the program named has its name after this; so has, everywhere, one whose name is
+taken."""
+SAYABLE: Final[frozenset[str]] = frozenset(
+    {
+        DATA_WAIT, DATA_TRANSFER, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, DEVICE_SYNC, CHECKPOINT_SAVE,
+        CHECKPOINT_LOAD, LOG,
+    }
+)  # fmt: skip
+"""Phases that a program may name itself, to be told as those that are seen."""
+RESERVED: Final[frozenset[str]] = (
+    frozenset(PHASES) - SAYABLE
+    | {RUN, FIT, EPOCH, EVALUATE, PREDICT, TRIAL, WINDOW, STEP}
+    | {"start-up", "epoch gap", "teardown", "idle", "untraced", "other", "loader start"}
+)
+"""Names that a phase of the program's own cannot have: they are other spans', or the analyzer's."""
+
 # --- Attribute keys ---------------------------------------------------------------------------------------
 # On the resource (identity of the process that did the work)
 RUN_ID: Final = "grademl.run.id"  # str, 32 hex digits

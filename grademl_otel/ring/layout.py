@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from grademl_otel import marks
 
 MAGIC: Final = b"GRADEML\x00"
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER_BYTES: Final = 8192
 SUFFIX: Final = ".ring"
 POINTER_SUFFIX: Final = ".memfd"
@@ -65,10 +65,6 @@ UNSENT_AT: Final = 216
 ACCUMULATORS: Final = 512
 ACCUMULATOR_BYTES: Final = 8 * marks.ACC_SLOTS
 
-PROGRESS: Final = ACCUMULATORS + ACCUMULATOR_BYTES
-"""Relay: length:u32 crc:u32 and a `progress.Progress`, for the relay after it."""
-PROGRESS_BYTES: Final = 2048 - PROGRESS - 8
-
 PROBLEM: Final = 2048
 """Relay: length:u32 crc:u32 and one line for the user, who sees it from the owner: a relay has no terminal.
 """
@@ -77,6 +73,10 @@ PROBLEM_BYTES: Final = 500
 CUTS: Final = 2560
 """Relay: length:u32 crc:u32 and `cuts.Cut`s, for the relay after it."""
 CUTS_BYTES: Final = 512
+
+PROGRESS: Final = CUTS + CUTS_BYTES + 8
+"""Relay: length:u32 crc:u32 and a `progress.Progress`, for the relay after it."""
+PROGRESS_BYTES: Final = 4096 - PROGRESS - 8
 
 OPEN_PHASES: Final = 4096
 OPEN_LANES: Final = 64
@@ -94,9 +94,9 @@ SLOT: Final = Struct(f"<QI{BODY.size}s")
 
 assert IDENTITY.size <= HEARTBEAT
 assert UNSENT_AT + UNSENT.size <= ACCUMULATORS
-assert PROGRESS + PROGRESS_BYTES + 8 <= PROBLEM
+assert ACCUMULATORS + ACCUMULATOR_BYTES <= PROBLEM
 assert PROBLEM + PROBLEM_BYTES + 8 <= CUTS
-assert CUTS + CUTS_BYTES + 8 <= OPEN_PHASES
+assert PROGRESS + PROGRESS_BYTES + 8 <= OPEN_PHASES
 assert OPEN_PHASES + OPEN_LANES * OPEN_PHASE_STRIDE <= HEADER_BYTES
 assert SLOT.size == marks.MARK_SIZE
 
