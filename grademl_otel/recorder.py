@@ -75,6 +75,15 @@ class StepContext(Protocol):
     def mute(self) -> None: ...
 
 
+class AsynchronousDevice(Protocol):
+    """What the recorder needs to know when a device did what a phase enqueued; see `devicetime`."""
+
+    def began(self, lane: int, kind: int) -> None: ...
+    def ended(self, lane: int, kind: int, t0: int, row: int) -> None: ...
+    def row_ends(self, serial: int) -> bool: ...
+    def finish(self) -> None: ...
+
+
 class _Local(threading.local):
     machine: StepMachine | None = None
 
@@ -104,6 +113,8 @@ class Recorder:
         """The machine of a thread inside a root module, which may have others work for it (DataParallel)."""
         self.context: StepContext | None = None
         """What makes spans of the user nest in the steps; None where there is no OpenTelemetry to do so."""
+        self.device: AsynchronousDevice | None = None
+        """What times an asynchronous device; None where none is in use."""
         self._forked = forked
         self._keeper = keeper
         self._scopes = scopes
@@ -207,6 +218,17 @@ class Recorder:
         """Count the time since ``since`` as the tracer's own; for a hook whose own work began then."""
         self._cost += perf_counter_ns() - since
 
+    def time_device(self, device: AsynchronousDevice) -> None:
+        """Have ``device`` time the phases of steps from now on."""
+        self.device = device
+        self._choose_began()
+
+    def write(
+        self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
+    ) -> None:
+        """Write a mark that adds to no total."""
+        self._write(kind, lane, t0, t1, row, x, y, z)
+
     def lost(self) -> None:
         """Count a mark that could not be made."""
         self._acc[marks.ACC_LOST] += 1
@@ -219,6 +241,8 @@ class Recorder:
                 machine.finish()
             except Exception:  # a daemon thread still trains with it
                 self.lost()
+        if self.device is not None:
+            self.device.finish()
         self._writer.set_accumulators(self._acc)
         levels.set(EVERYTHING)
 
@@ -308,6 +332,8 @@ class Recorder:
         acc[_SUMS + kind] += t1 - t0
         acc[_COUNTS + kind] += 1
         self._write(kind, lane, t0, t1, row, item, own, detail)
+        if self.device is not None:
+            self.device.ended(lane, kind, t0, row)
 
     def row(
         self,
@@ -330,6 +356,8 @@ class Recorder:
             number = step if kind == TRAIN else self.totals.eval_steps - 1 if kind == EVALUATION else serial
             if not self.context.over(lane, serial, kind, number):
                 flags |= marks.UNSAMPLED
+        if self.device is not None and self.device.row_ends(serial):
+            flags |= marks.DEVICE_LATER
         self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(flags, micro, pass_), samples)
         acc = self._acc
         duration = t1 - t0
@@ -474,7 +502,7 @@ class Recorder:
         """Go to another level, between two rows of this thread."""
         former, self.level = self.level, level
         self._unmeasured = _UNMEASURED[level]
-        self.began = self._writer.open_phase if level < BOUNDARIES else self._began_measured
+        self._choose_began()
         if level >= BOUNDARIES:
             for _, machine in self._machines:  # their ends are not told any more
                 for _ in range(_NESTING):
@@ -495,14 +523,22 @@ class Recorder:
             self._tallies[machine] = Tally(now, machine.last_optimizer)
         levels.set(level)
 
+    def _choose_began(self) -> None:
+        """What tells that a phase runs is as short as it may be."""
+        plain = self.device is None and self.level < BOUNDARIES
+        self.began = self._writer.open_phase if plain else self._began_measured
+
     def _began_measured(self, lane: int, kind: int, t0: int) -> None:
         if kind not in self._unmeasured:
             self._writer.open_phase(lane, kind, t0)
+            if self.device is not None:
+                self.device.began(lane, kind)
 
     # --- After a fork ----------------------------------------------------------------------------------
 
     def mute(self) -> None:
         """Write nothing any more: the run is over, or this is a forked child and the ring is its parent's."""
+        self.device = None
         self._attach(_Nothing())
         self._keeper = _Nothing()
         if self.context is not None:
