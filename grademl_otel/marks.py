@@ -21,7 +21,7 @@ ROW_LINK       serial of the row      trace id, upper half    trace id, lower ha
 ROW_DEVICE     serial of the row      device times lost       0                           0
 ROW_SAID       serial of the row      0                       0                           0
 DEVICE_MEMORY  1 + device's number    bytes allocated         bytes reserved              most ever allocated
-SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         number (epoch) or -1
+SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         its number or -1
 SCOPE_CLOSE    serial of the scope    0 ok, 1 error           index into `SCOPES` (final) string id of error
 SCOPE_INT      serial of the scope    string id of the key    value                       0
 SCOPE_BOOL     serial of the scope    string id of the key    0 or 1                      0
@@ -44,8 +44,13 @@ ROW_DEVICE comes.
 ROW_SAID says that the program itself told where the row begins and ends. A phase that the program named has a
 kind of `USER_KINDS` and its name in ``z``, in ``y`` the string id of the exception that left it, or 0.
 
+A checkpoint's ``x`` is its number where it is saved in the background and this is the part for which the
+thread waits, else -1; its ``z`` the string id of its format and, after a colon, the type of the error that it
+failed with.
+
 A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
-known at its close), a fit, a trial. Serials are unique in a ring, start at 1 and never repeat.
+known at its close), a fit, a trial; and the background part of a checkpoint, whose number is that of its
+other part. Serials are unique in a ring, start at 1 and never repeat.
 
 A rank that trains before its process group exists does not know yet which run it is part of: its first
 RUN_INFO is provisional (a space comes before the JSON), and nothing is told of the run before a firm one
@@ -103,6 +108,7 @@ SCOPES: Final[tuple[str, ...]] = (
     semconv.EVALUATE,
     semconv.PREDICT,
     semconv.TRIAL,
+    semconv.CHECKPOINT_SAVE,
 )
 """Names of scopes in the order of their numbers in a mark. Append only."""
 SCOPE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(SCOPES)}

@@ -33,6 +33,7 @@ BACKWARD: Final = "backward"
 OPTIMIZER: Final = "optimizer"
 ZERO_GRAD: Final = "zero_grad"
 COLLECTIVE: Final = "collective"
+COLLECTIVE_WAIT: Final = "collective.wait"
 DEVICE_SYNC: Final = "device.sync"
 CHECKPOINT_SAVE: Final = "checkpoint.save"
 CHECKPOINT_LOAD: Final = "checkpoint.load"
@@ -57,12 +58,13 @@ PHASES: Final[tuple[str, ...]] = (
     COMPILE,
     GC,
     LOG,
+    COLLECTIVE_WAIT,
 )
 """Phases in the order of their numbers in a mark. Append only: the order is the wire format."""
 
 PHASE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(PHASES)}
 
-WAIT_PHASES: Final[frozenset[str]] = frozenset({DATA_WAIT, DEVICE_SYNC})
+WAIT_PHASES: Final[frozenset[str]] = frozenset({DATA_WAIT, DEVICE_SYNC, COLLECTIVE_WAIT})
 """Phases that are waits as a whole. Of a collective only the part before the last arrival is one."""
 
 WORKER_PHASES: Final[tuple[str, ...]] = (DATA_FETCH, DATA_COLLATE)
@@ -129,6 +131,10 @@ COLLECTIVE_SIZE: Final = "grademl.collective.size"  # int, members of the group
 COLLECTIVE_BLOCKING: Final = "grademl.collective.blocking"  # bool: the caller stood still in the call
 COLLECTIVE_COMPLETED: Final = "grademl.collective.completed"  # bool: its completion was observed
 BYTES: Final = "grademl.bytes"  # int: written, read or sent
+CHECKPOINT_FORMAT: Final = "grademl.checkpoint.format"  # str: torch, safetensors, distributed
+CHECKPOINT_NUMBER: Final = "grademl.checkpoint"  # int: ties the parts of one that is saved in the background
+CHECKPOINT_PART: Final = "grademl.checkpoint.part"  # str on both parts: blocking, background
+CHECKPOINT_COMPLETED: Final = "grademl.checkpoint.completed"  # bool on the background part
 RUN_NAME: Final = "grademl.run.name"  # str on run and trial: the user's own name for it
 RUN_PARENT: Final = "grademl.run.parent"  # str on run: run id of the process that started this one
 SCRIPT: Final = "grademl.script"  # str on run and windows: base name of the program

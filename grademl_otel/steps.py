@@ -17,6 +17,8 @@ The top of the stack has the open row, and all compute goes there.
 * Where no ``next()`` can come (the bottom, an iterator that is gone), the row ends at the first forward after
   every live optimizer has stepped, so that the optimizers of a GAN make one step together; those of models
   that are trained one after another do not wait for each other.
+
+Where the program says itself what a step is (`begin_said`), all that lies in it is that step.
 """
 
 from __future__ import annotations
@@ -96,6 +98,22 @@ class Sink(Protocol):
         """
 
 
+class Said(Pass):
+    """Stands on the stack for a step that the program says it is in."""
+
+    __slots__ = ("around", "kind", "row", "samples")
+
+    def __init__(self, kind: int, around: Pass, row: Row) -> None:
+        super().__init__(0, None, row.start)
+        self.state = ACTIVE
+        self.kind = kind
+        self.around = around
+        """The pass whose step it is."""
+        self.row: Row = row
+        self.samples = 0
+        """As the program says; 0: it does not."""
+
+
 @dataclass
 class Totals:
     """Counts of the whole process, shared by the machines of its threads."""
@@ -152,6 +170,10 @@ class StepMachine:
         """When the first thing began that was told as part of the next row; 0: nothing was."""
         self._inner: list[int] = []
         """Starts of the inner phases that run, the innermost last."""
+        self._said: Said | None = None
+        """The step that the program says it is in."""
+        self.named: list[object] = []
+        """Phases that the program named and that run, the innermost last; see `manual`."""
 
     # --- Loaders ---------------------------------------------------------------------------------------
 
@@ -162,7 +184,12 @@ class StepMachine:
         self._forget_coming()
         top = self._close_ended(at)
         row = top.row
-        if row is not None and row.stepped and (top.facts is None or top.facts.loader != facts.loader):
+        if (
+            row is not None
+            and row.stepped
+            and row.said is None
+            and (top.facts is None or top.facts.loader != facts.loader)
+        ):
             self._close_row(top, row.last if top is self._bottom else at)
         return Pass(next(self._serials), facts, at)
 
@@ -172,13 +199,16 @@ class StepMachine:
             self._drain()
         self._forget_coming()
         self.waiting = True
-        if pass_.state == JOINED:
+        if self._said is not None:
+            if pass_.state != ACTIVE:
+                pass_.state, pass_.host = JOINED, self._said
+        elif pass_.state == JOINED:
             self._rejoin(pass_, at)
         elif pass_.state == CLOSED:
             self._reappear(pass_, at)
         if pass_.state == PENDING:
             self._enter(pass_, at)
-        if pass_.state == ACTIVE:
+        if pass_.state == ACTIVE and self._said is None:
             while self._stack[-1] is not pass_:
                 self._close_pass(self._stack[-1], self._last(self._stack[-1]))
             self._settle(pass_, at)
@@ -190,8 +220,8 @@ class StepMachine:
         self.waiting = False
         item = pass_.item
         pass_.batches += 1
-        joined = pass_.state == JOINED
-        host = pass_.host if joined and pass_.host is not None else pass_
+        joined = pass_.state == JOINED and self._said is None
+        host = self._said or (pass_.host if joined and pass_.host is not None else pass_)
         row = host.row
         if row is None:
             row = host.row = self._new_row(t0)
@@ -365,11 +395,92 @@ class StepMachine:
                 row.last = t1
         self._sink.phase(kind, self.lane, t0, t1, serial, item, own, detail)
 
+    def row_of(self, at: int) -> int:
+        """Serial of the row of something that begins at ``at`` and goes on beside the thread; 0: of none.
+
+        It is the row that `inner` would choose, and where there is none yet, that of the forward or backward
+        that the thread is in.
+        """
+        top = self._stack[-1]
+        row = top.row
+        if row is None:
+            return self._shown
+        if row.stepped and top is self._bottom and self._updated(row):
+            self._reserved = self._reserved or next(self._totals.rows)
+            self._coming_at = self._coming_at or at
+            return self._reserved
+        if at > row.last:
+            row.last = at
+        return row.serial
+
+    # --- What the program says itself -----------------------------------------------------------------------
+
+    def begin_said(self, kind: int, at: int, samples: int) -> Said | None:
+        """The program says that a step of ``kind`` begins; None inside another one, which it is part of.
+
+        What has come of a step by now, the batch that was waited for above all, is part of it.
+        """
+        if self._said is not None:
+            return None
+        self._drain()
+        top = self._close_ended(at)
+        row = top.row
+        if row is not None and (self._ends_at_next(row) or (top is self._bottom and row.computed)):
+            self._close_row(top, row.last if top is self._bottom else at)
+        row, top.row = top.row, None
+        said = Said(kind, top, row or self._new_row(at))
+        said.row.said = INCOMPLETE  # until it ends as it should
+        said.row.samples = samples or said.row.samples
+        said.samples = samples
+        self._stack.append(said)
+        self._said = said
+        self._show()
+        return said
+
+    def end_said(self, said: Said, at: int, failed: bool) -> None:
+        """It ends; ``failed``: by an exception."""
+        if self._said is not said:
+            return
+        row = said.row
+        row.last = max(row.last, at)
+        row.said = INCOMPLETE if failed else said.kind
+        row.samples = said.samples or row.samples
+        self._close_pass(said, at)
+        self._show()
+
+    def said_phase(self, kind: int, t0: int, t1: int, own: int, detail: int) -> int:
+        """A phase is over that the program named; return the serial of the row that it lies in, 0 for none.
+
+        It may have begun before its row, which then begins with it, and it may hold several rows: then it
+        lies in none.
+        """
+        top = self._stack[-1]
+        row = top.row
+        if self._last_event > t0:
+            serial = 0
+        elif self.waiting:
+            serial = self._reserved if row is None else row.serial
+        elif row is None or (row.last <= t0 and top is self._bottom and row.said is None and self._done(row)):
+            # A loop without a loader: it may be the beginning of the next step.
+            serial = self._reserved = self._reserved or next(self._totals.rows)
+            self._coming_at = self._coming_at or t0
+        else:
+            serial = row.serial
+            row.start = min(row.start, t0)
+            row.last = max(row.last, t1)
+        self._sink.phase(kind, self.lane, t0, t1, serial, -1, own, detail)
+        return serial
+
+    def _done(self, row: Row) -> bool:
+        return bool(row.stepped) and self._updated(row)
+
+    # --- Beside steps --------------------------------------------------------------------------------------
+
     def begin_aside(self, kind: int, at: int) -> None:
         """Something beside the step begins."""
         self._sink.began(self.lane, kind, at)
 
-    def aside(self, kind: int, t0: int, t1: int, own: int) -> None:
+    def aside(self, kind: int, t0: int, t1: int, own: int, detail: int = 0, item: int = -1) -> None:
         """Something beside the step, as a checkpoint: in the open row unless it follows a finished one."""
         if self._released or self._gone:
             self._drain()
@@ -381,7 +492,7 @@ class StepMachine:
         if row is not None:
             row.last = t1
         self._sink.ended(self.lane)
-        self._sink.phase(kind, self.lane, t0, t1, 0 if row is None else row.serial, -1, own, 0)
+        self._sink.phase(kind, self.lane, t0, t1, 0 if row is None else row.serial, item, own, detail)
 
     def resting_since(self) -> int | None:
         """When the last event was; None while a phase or a pass over a loader is live."""
@@ -450,7 +561,9 @@ class StepMachine:
         """
         top = self._stack[-1]
         row = top.row if top.row is not None and top.row.serial == serial else None
-        if row is not None and (row.backward or row.stepped):
+        if self._said is not None:
+            trains = self._said.kind == TRAIN
+        elif row is not None and (row.backward or row.stepped):
             trains = True
         elif top is not self._bottom and (top.steps or top.incomplete or top.eval_steps):
             trains = top.steps + top.incomplete > 0  # what a pass has done it goes on to do
@@ -472,6 +585,8 @@ class StepMachine:
     # --- Rules -----------------------------------------------------------------------------------------
 
     def _ends_at_next(self, row: Row) -> bool:
+        if row.said is not None:
+            return False
         if row.stepped:
             return True
         if row.backward:
@@ -620,6 +735,8 @@ class StepMachine:
             return
         pass_.state = CLOSED
         self._stack.remove(pass_)
+        if pass_ is self._said:
+            self._said = None
         self._last_event = max(self._last_event, at)
         if not pass_.opened:
             return
@@ -636,10 +753,12 @@ class StepMachine:
         if self._in_optimizer:  # its step raised: the hook after it never came
             self._in_optimizer = False
             self._sink.ended(self.lane)
-        if not row.computed:
+        if not row.computed and row.said is None:
             return
         totals = self._totals
-        kind = self._kind(pass_, row)
+        if isinstance(pass_, Said):
+            pass_ = pass_.around if pass_.around.state == ACTIVE else self._bottom
+        kind = self._kind(pass_, row) if row.said is None else row.said
         if not pass_.opened and pass_.serial:
             self._open(pass_, EVALUATE if kind == EVALUATION else EPOCH)
         number = totals.steps
