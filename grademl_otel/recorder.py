@@ -3,8 +3,9 @@
 
 A hook asks for its thread's machine (`Recorder.here`), tells it what happened, and the machine's results come
 back to the recorder as a `steps.Sink`: each becomes one mark in the ring and a few additions to the totals in
-the ring's header. The totals are written once per row. Once per row, too, it is looked after whether this is
-still the process that opened the ring, and at most once a second after the heartbeat and the transport.
+the ring's header. What comes several times in a step goes from the machine right to the ring's core. Once per
+row it is looked after whether this is still the process that opened the ring, and at most once a second after
+the heartbeat and the transport.
 
 Nothing here may reach the user's program: hooks call under a `guard.Guard`.
 """
@@ -16,7 +17,7 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from itertools import count
 from statistics import median_low
 from time import perf_counter_ns
@@ -44,21 +45,29 @@ _NESTING: Final = 4
 _LONGEST_NAME: Final = 256
 _TRIAL: Final = marks.SCOPE_INDEX[semconv.TRIAL]
 _TICK_NS: Final = 1_000_000_000
-_SUMS: Final = marks.ACC_PHASE_SUM_NS - marks.PHASE_BASE
-_COUNTS: Final = marks.ACC_PHASE_COUNT - marks.PHASE_BASE
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in semconv.STEP_DURATION_BOUNDS_S)
 
 
 class Writer(Protocol):
     """What the recorder needs of a ring; see `ring.RingWriter`."""
 
-    def write(
-        self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
-    ) -> None: ...
+    @property
+    def write(self) -> Callable[..., None]: ...
+    @property
+    def phase(self) -> Callable[..., None]: ...
+    @property
+    def row(self) -> Callable[..., None]: ...
+    @property
+    def began(self) -> Callable[[int, int, int], None]: ...
+    @property
+    def ended(self) -> Callable[[int], None]: ...
+    @property
+    def measure_all_but(self) -> Callable[[int], None]: ...
+    @property
+    def process(self) -> Callable[[], int]: ...
+    @property
+    def totals(self) -> MutableSequence[int]: ...
     def intern(self, text: str) -> int: ...
-    def open_phase(self, lane: int, kind: int, t0: int) -> None: ...
-    def close_phase(self, lane: int) -> None: ...
-    def set_accumulators(self, values: array[int]) -> None: ...
 
 
 class Keeper(Protocol):
@@ -81,6 +90,7 @@ class AsynchronousDevice(Protocol):
     def began(self, lane: int, kind: int) -> None: ...
     def ended(self, lane: int, kind: int, t0: int, row: int) -> None: ...
     def row_ends(self, serial: int) -> bool: ...
+    def measure(self) -> None: ...
     def finish(self) -> None: ...
 
 
@@ -130,11 +140,9 @@ class Recorder:
         # Median of several: a hook that another process interrupts seems to cost that process' time.
         self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
         self._typical_cost = 0
-        self._acc = array("q", bytes(8 * marks.ACC_SLOTS))
         self.governor = Governor()
         self.level = EVERYTHING
         """How much is measured; see `governor`."""
-        self._unmeasured: frozenset[int] = frozenset()
         self._level_since = 0
         self._boundary = semconv.window_first_step(1)
         """Number of the step that begins the next window."""
@@ -150,16 +158,20 @@ class Recorder:
 
     def _attach(self, writer: Writer) -> None:
         self._writer = writer
-        self._write = writer.write
-        self.began = writer.open_phase
-        self.ended = writer.close_phase
+        self.write = self._write = writer.write
+        self._write_row = writer.row
+        self._process = writer.process
+        self._acc = writer.totals
+        self.phase = writer.phase
+        self.began = writer.began
+        self.ended = writer.ended
         self.text = writer.intern
 
     # --- For hooks -------------------------------------------------------------------------------------
 
     def here(self) -> StepMachine:
         """The machine of this thread; inside a backward, autograd's threads get the one that waits for it."""
-        if os.getpid() != self.pid:
+        if self._process() != self.pid:
             self._leave()
         machine = self._local.machine
         if machine is not None:
@@ -174,7 +186,7 @@ class Recorder:
 
     def known(self) -> StepMachine | None:
         """The machine that `here` gives, where there is one: for what makes no thread one that trains."""
-        if os.getpid() != self.pid:
+        if self._process() != self.pid:
             self._leave()
         machine = self._local.machine
         if machine is not None:
@@ -221,13 +233,22 @@ class Recorder:
     def time_device(self, device: AsynchronousDevice) -> None:
         """Have ``device`` time the phases of steps from now on."""
         self.device = device
-        self._choose_began()
+        self.began, self.phase = self._began_with_device, self._phase_with_device
 
-    def write(
-        self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
+    def _is_measured(self, kind: int) -> bool:
+        return not _UNMEASURED[self.level] >> kind & 1
+
+    def _began_with_device(self, lane: int, kind: int, t0: int) -> None:
+        self._writer.began(lane, kind, t0)
+        if self.device is not None and self._is_measured(kind):
+            self.device.began(lane, kind)
+
+    def _phase_with_device(
+        self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
-        """Write a mark that adds to no total."""
-        self._write(kind, lane, t0, t1, row, x, y, z)
+        self._writer.phase(kind, lane, t0, t1, row, item, own, detail)
+        if self.device is not None and self._is_measured(kind):
+            self.device.ended(lane, kind, t0, row)
 
     def lost(self) -> None:
         """Count a mark that could not be made."""
@@ -243,7 +264,6 @@ class Recorder:
                 self.lost()
         if self.device is not None:
             self.device.finish()
-        self._writer.set_accumulators(self._acc)
         levels.set(EVERYTHING)
 
     def finished_steps(self) -> int:
@@ -323,18 +343,6 @@ class Recorder:
 
     # --- Sink ------------------------------------------------------------------------------------------
 
-    def phase(
-        self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
-    ) -> None:
-        if kind in self._unmeasured:
-            return
-        acc = self._acc
-        acc[_SUMS + kind] += t1 - t0
-        acc[_COUNTS + kind] += 1
-        self._write(kind, lane, t0, t1, row, item, own, detail)
-        if self.device is not None:
-            self.device.ended(lane, kind, t0, row)
-
     def row(
         self,
         serial: int,
@@ -358,44 +366,32 @@ class Recorder:
                 flags |= marks.UNSAMPLED
         if self.device is not None and self.device.row_ends(serial):
             flags |= marks.DEVICE_LATER
-        self._write(marks.ROW, lane, t0, t1, serial, step, marks.pack_row(flags, micro, pass_), samples)
-        acc = self._acc
-        duration = t1 - t0
-        if kind == TRAIN:
-            acc[marks.ACC_STEPS] += 1
-            acc[marks.ACC_SAMPLES] += samples
-            acc[marks.ACC_STEP_SUM_NS] += duration
-            acc[marks.ACC_HISTOGRAM + bisect_left(_BOUNDS_NS, duration)] += 1
-        elif kind == EVALUATION:
-            acc[marks.ACC_EVAL_STEPS] += 1
-        else:
-            acc[marks.ACC_INCOMPLETE] += 1
-        self._count_cost(duration if kind == TRAIN else 0)
-        self._publish(t1)
+        cost = self._cost_of_row(t1 - t0 if kind == TRAIN else 0)
+        self._write_row(serial, lane, t0, t1, step, flags, micro, pass_, samples, cost)
+        self._look_up(t1)
         if kind == TRAIN and step + 1 >= self._boundary:
             self._window_ends(step + 1, t1)
         elif self._learning_until and self._rows >= self._learning_until:
             self._learning_until = 0
             levels.set(self.level)
 
-    def _count_cost(self, step: int) -> None:
-        """Count what the row cost that is over; ``step`` is its length, 0 if it was no training step."""
+    def _cost_of_row(self, step: int) -> int:
+        """What the row cost that is over; ``step`` is its length, 0 if it was no training step."""
+        cost = self._typical_cost
         if self.measuring:
-            self._acc[marks.ACC_COST_NS] += self._cost
+            cost, self._cost = self._cost, 0
             if self._rows > 1:  # the first row pays for start-up, and is like no other
-                self._measured.append(self._cost)
+                self._measured.append(cost)
                 if step:
-                    self.governor.sample(self._cost, step)
-                self._typical_cost = median_low(self._measured or (0,))  # empty: another level by now
-            self._cost = 0
-        else:
-            self._acc[marks.ACC_COST_NS] += self._typical_cost
+                    self.governor.sample(cost, step)
+                self._typical_cost = median_low(self._measured)
         age = self._rows - self._level_since
         self.measuring = age < MEASURED_FIRST or age in _MEASURED_LATER or age % MEASURE_EVERY == 1
+        return cost
 
-    def _publish(self, now: int) -> None:
+    def _look_up(self, now: int) -> None:
+        """A row has ended: do what is due now and then."""
         self.idle_at = now + self.idle_ns
-        self._writer.set_accumulators(self._acc)
         if now - self._ticked > _TICK_NS or self.unnamed:
             self._ticked = now
             self._keeper.tick(perf_counter_ns())
@@ -428,9 +424,15 @@ class Recorder:
         if self.context is not None:
             self.context.inside(machine, serial if self.level < UPDATES else 0)
 
-    def note(self, kind: int, at: int, row: int, x: int, y: int, z: int) -> None:
-        """Write a mark about a row that is no time of it."""
-        self._write(kind, self.lane(MAIN_LANE), at, at, row, x, y, z)
+    def note(self, kind: int, at: int, row: int, x: int, y: int, z: int, lane: int = 0) -> None:
+        """Write a mark about a row or a scope that is no time of it."""
+        self._write(kind, lane or self.lane(MAIN_LANE), at, at, row, x, y, z)
+
+    def open_beside(self, kind: int, lane: str, at: int, number: int) -> int:
+        """Open a scope of what goes on beside the threads, in a lane of its own; return its serial."""
+        serial, around = next(self._scopes), self.here().scopes[-1] or RUN_SCOPE
+        self._write(marks.SCOPE_OPEN, self.lane(lane), at, at, serial, around, kind, number)
+        return serial
 
     # --- Levels ----------------------------------------------------------------------------------------
 
@@ -482,7 +484,7 @@ class Recorder:
         acc[marks.ACC_HISTOGRAM + bisect_left(_BOUNDS_NS, mean)] += steps
         acc[marks.ACC_COST_NS] += steps * _COUNTING_NS
         self.governor.sample(0, mean)
-        self._publish(t1)
+        self._look_up(t1)
 
     def _window_ends(self, steps: int, now: int) -> None:
         self._boundary = semconv.window_first_step(semconv.window_of_step(steps) + 1)
@@ -501,12 +503,11 @@ class Recorder:
     def _work_at(self, level: int, now: int) -> None:
         """Go to another level, between two rows of this thread."""
         former, self.level = self.level, level
-        self._unmeasured = _UNMEASURED[level]
-        self._choose_began()
+        self._writer.measure_all_but(_UNMEASURED[level])
         if level >= BOUNDARIES:
             for _, machine in self._machines:  # their ends are not told any more
                 for _ in range(_NESTING):
-                    self._writer.close_phase(machine.lane)
+                    self.ended(machine.lane)
         if former == UPDATES:
             for machine in tuple(self._tallies):
                 self._end_tally(machine)
@@ -523,17 +524,6 @@ class Recorder:
             self._tallies[machine] = Tally(now, machine.last_optimizer)
         levels.set(level)
 
-    def _choose_began(self) -> None:
-        """What tells that a phase runs is as short as it may be."""
-        plain = self.device is None and self.level < BOUNDARIES
-        self.began = self._writer.open_phase if plain else self._began_measured
-
-    def _began_measured(self, lane: int, kind: int, t0: int) -> None:
-        if kind not in self._unmeasured:
-            self._writer.open_phase(lane, kind, t0)
-            if self.device is not None:
-                self.device.began(lane, kind)
-
     # --- After a fork ----------------------------------------------------------------------------------
 
     def mute(self) -> None:
@@ -548,27 +538,33 @@ class Recorder:
 class _Nothing:
     """Stands for ring and transport where nothing may be written."""
 
+    def __init__(self) -> None:
+        self.totals = array("q", bytes(8 * marks.ACC_SLOTS))
+
     def write(self, *_: Any) -> None: ...
+
+    phase = row = began = ended = measure_all_but = tick = write
+
+    def process(self) -> int:
+        return os.getpid()
+
     def intern(self, text: str) -> int:
         return 0
 
-    def open_phase(self, lane: int, kind: int, t0: int) -> None: ...
-    def close_phase(self, lane: int) -> None: ...
-    def set_accumulators(self, values: array[int]) -> None: ...
-    def tick(self, now_ns: int) -> None: ...
 
-
-def _kinds(*names: str) -> frozenset[int]:
-    return frozenset(marks.phase_kind(name) for name in names)
+def _kinds(*names: str) -> int:
+    """The kinds of phases as a set of bits."""
+    return sum(1 << marks.phase_kind(name) for name in names)
 
 
 _INSIDE_A_STEP: Final = _kinds(
     semconv.DATA_FETCH, semconv.DATA_COLLATE, semconv.DATA_TRANSFER, semconv.FORWARD, semconv.RECOMPUTE,
-    semconv.BACKWARD, semconv.OPTIMIZER, semconv.ZERO_GRAD, semconv.DEVICE_SYNC,
+    semconv.BACKWARD, semconv.OPTIMIZER, semconv.ZERO_GRAD, semconv.DEVICE_SYNC, semconv.COLLECTIVE,
+    semconv.COLLECTIVE_WAIT,
 )  # fmt: skip
-_UNMEASURED: Final[tuple[frozenset[int], ...]] = (
-    frozenset(),
-    frozenset(),
+_UNMEASURED: Final[tuple[int, ...]] = (
+    0,
+    0,
     _INSIDE_A_STEP,
     _INSIDE_A_STEP | _kinds(semconv.DATA_WAIT, semconv.GC),
 )

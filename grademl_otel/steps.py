@@ -101,7 +101,7 @@ class Sink(Protocol):
 class Said(Pass):
     """Stands on the stack for a step that the program says it is in."""
 
-    __slots__ = ("around", "kind", "row", "samples")
+    __slots__ = ("around", "kind", "samples")
 
     def __init__(self, kind: int, around: Pass, row: Row) -> None:
         super().__init__(0, None, row.start)
@@ -109,7 +109,7 @@ class Said(Pass):
         self.kind = kind
         self.around = around
         """The pass whose step it is."""
-        self.row: Row = row
+        self.row = row
         self.samples = 0
         """As the program says; 0: it does not."""
 
@@ -369,8 +369,8 @@ class StepMachine:
     def inner(self, kind: int, t0: int, t1: int, own: int = 0, detail: int = 0, item: int = -1) -> None:
         """Something inside the step is over, which need not have been begun; it makes no row by itself.
 
-        It belongs to the open row; without a loader, where that one is done, to the next; in a wait to the
-        row that it begins; and to none where there is none. The thread may be another one that works for
+        It belongs to the open row; without a loader, where that one is done, to the next; in a wait, a forward
+        or a backward to the row that it begins; and to none where there is none. The thread may be another one that works for
         this machine's.
         """
         running = self._inner
@@ -384,8 +384,9 @@ class StepMachine:
         row = top.row
         serial = 0
         if row is None:
+            serial = self._shown
             if self.waiting:
-                serial, self._coming_at = self._reserved, self._coming_at or t0
+                self._coming_at = self._coming_at or t0
         elif row.stepped and top is self._bottom and self._updated(row):
             serial = self._reserved = self._reserved or next(self._totals.rows)
             self._coming_at = self._coming_at or t0
@@ -425,12 +426,11 @@ class StepMachine:
         self._drain()
         top = self._close_ended(at)
         row = top.row
-        if row is not None and (self._ends_at_next(row) or (top is self._bottom and row.computed)):
+        if row is not None and self._ends_at_next(row):
             self._close_row(top, row.last if top is self._bottom else at)
-        row, top.row = top.row, None
-        said = Said(kind, top, row or self._new_row(at))
-        said.row.said = INCOMPLETE  # until it ends as it should
-        said.row.samples = samples or said.row.samples
+        row, top.row = top.row or self._new_row(at), None
+        row.said = INCOMPLETE  # until it ends as it should
+        said = Said(kind, top, row)
         said.samples = samples
         self._stack.append(said)
         self._said = said
@@ -442,9 +442,10 @@ class StepMachine:
         if self._said is not said:
             return
         row = said.row
-        row.last = max(row.last, at)
-        row.said = INCOMPLETE if failed else said.kind
-        row.samples = said.samples or row.samples
+        if row is not None:
+            row.last = max(row.last, at)
+            row.said = INCOMPLETE if failed else said.kind
+            row.samples = said.samples or row.samples
         self._close_pass(said, at)
         self._show()
 
@@ -458,10 +459,10 @@ class StepMachine:
         row = top.row
         if self._last_event > t0:
             serial = 0
-        elif self.waiting:
-            serial = self._reserved if row is None else row.serial
-        elif row is None or (row.last <= t0 and top is self._bottom and row.said is None and self._done(row)):
-            # A loop without a loader: it may be the beginning of the next step.
+        elif row is None:
+            serial = self._reserved if self.waiting else 0
+        elif row.last <= t0 and row.stepped and top is self._bottom and self._updated(row):
+            # A loop without a loader: this begins its next step, if another comes.
             serial = self._reserved = self._reserved or next(self._totals.rows)
             self._coming_at = self._coming_at or t0
         else:
@@ -470,9 +471,6 @@ class StepMachine:
             row.last = max(row.last, t1)
         self._sink.phase(kind, self.lane, t0, t1, serial, -1, own, detail)
         return serial
-
-    def _done(self, row: Row) -> bool:
-        return bool(row.stepped) and self._updated(row)
 
     # --- Beside steps --------------------------------------------------------------------------------------
 
