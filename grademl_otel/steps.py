@@ -370,8 +370,8 @@ class StepMachine:
         """Something inside the step is over, which need not have been begun; it makes no row by itself.
 
         It belongs to the open row; without a loader, where that one is done, to the next; in a wait, a forward
-        or a backward to the row that it begins; and to none where there is none. The thread may be another one that works for
-        this machine's.
+        or a backward to the row that it begins; and to none where there is none. The thread may be another
+        one that works for this machine's.
         """
         running = self._inner
         if running and t0 in running:
