@@ -27,7 +27,7 @@ class Row:
 
     __slots__ = (
         "backward", "batches", "forward", "fresh", "grad", "joined", "joined_at", "joined_samples", "last",
-        "roots", "samples", "serial", "start", "stepped",
+        "roots", "said", "samples", "serial", "start", "stepped",
     )  # fmt: skip
 
     def __init__(self, serial: int, start: int) -> None:
@@ -47,6 +47,8 @@ class Row:
         """A batch of another loader belongs to it."""
         self.joined_at = start
         self.joined_samples = 0
+        self.said: int | None = None
+        """Its kind, where the program says itself what a step is."""
 
     @property
     def computed(self) -> bool:
