@@ -54,6 +54,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         " see levels.md",
     ),
     Variable(
+        "GRADEML_DEVICE_TIME",
+        "1",
+        "0: no device times and no device memory are recorded where CUDA is in use; see devices.md",
+    ),
+    Variable(
         "GRADEML_IN_PROCESS",
         "0",
         "1: convert and export in the training process; no relay process is started",
@@ -119,6 +124,8 @@ class Settings:
     exit_wait_s: float
     budget: float
     """Per cent of a training step that recording may cost."""
+    device_times: bool
+    """What an asynchronous device does is recorded, too."""
     run_id: str | None
     relay_log: Path | None
     in_process: bool
@@ -139,6 +146,7 @@ class Settings:
             spool_bytes=read("GRADEML_SPOOL_BYTES", _spool_bytes, DEFAULT_SPOOL_BYTES),
             exit_wait_s=read("GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
             budget=read("GRADEML_BUDGET", _budget, DEFAULT_BUDGET),
+            device_times=read("GRADEML_DEVICE_TIME", values.flag, True),
             run_id=read("GRADEML_RUN_ID", _run_id, None),
             relay_log=read("GRADEML_RELAY_LOG", values.file, None),
             in_process=read("GRADEML_IN_PROCESS", values.flag, False),

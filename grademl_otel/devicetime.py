@@ -194,12 +194,12 @@ class DeviceTimes:
         self,
         device: Device,
         book: Book,
-        name: str,
+        guard: Guard,
         clock: Callable[[], int] = perf_counter_ns,
         pause: Callable[[float], None] = sleep,
         events: int = EVENTS_PER_DEVICE,
     ) -> None:
-        self.guard = Guard(name)
+        self.guard = guard
         self._device = device
         self._book = book
         self._clock = clock

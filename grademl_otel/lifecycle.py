@@ -57,6 +57,8 @@ class Session:
         self.framework: tuple[str, str] = ("", "")
         self.device: Callable[[], str | None] = lambda: None
         """Tells the device in use; called when the first steps are done, never to initialize one."""
+        self.look_at_device: Callable[[Recorder], None] = lambda recorder: None
+        """Called about once a second in a thread that trains: an asynchronous device may be in use by now."""
         self.records_grad: Callable[[], bool] = lambda: True
         """Tells whether the framework records gradients in this thread."""
         self.provider: Any = None
@@ -77,7 +79,7 @@ class Session:
         """Where the span of the next run begins; None for its first event."""
         self._on_start: list[OnStart] = []
         self._on_end: list[OnEnd] = []
-        self._early: deque[tuple[int, int, int, int]] = deque(maxlen=_MAX_EARLY)
+        self._early: deque[tuple[int, int, int, int, str]] = deque(maxlen=_MAX_EARLY)
         self._active: ActiveRun | None = None
         self._shares = False
         """Processors that come late are to receive the spans, too."""
@@ -188,10 +190,10 @@ class Session:
 
             self.cells = follow_cells(self)
 
-    def early(self, kind: int, t0: int, t1: int, own: int) -> None:
+    def early(self, kind: int, t0: int, t1: int, own: int, detail: str = "") -> None:
         """Keep a phase from before the run, as the loading of a checkpoint, until there is one."""
         if self.installed and self._since is not None and not self.in_worker and not self.child:
-            self._early.append((kind, t0, t1, own))
+            self._early.append((kind, t0, t1, own, detail))
 
     def _start(self, at: int) -> Recorder | None:
         self._look_for_cells()
@@ -225,8 +227,8 @@ class Session:
         recorder = active.recorder
         recorder.idle_ns = self._idle_ns
         lane = recorder.lane(MAIN_LANE)
-        for kind, t0, t1, own in self._early:
-            recorder.phase(kind, lane, t0, t1, 0, -1, own, 0)
+        for kind, t0, t1, own, detail in self._early:
+            recorder.phase(kind, lane, t0, t1, 0, -1, own, recorder.text(detail))
         self._early.clear()
         self._end.watch()
         if active.firm:
@@ -300,6 +302,8 @@ class Session:
         recorder = active.recorder
         if recorder.finished_steps():
             active.tell_device(self.device)
+        if active.settings.device_times:
+            self.look_at_device(recorder)
         self._settle(active)
         if active.alone and agreement.group_exists():
             recorder.idle_at = 0  # the next event looks closer

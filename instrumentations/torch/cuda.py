@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device times and memory of CUDA (and of ROCm, which PyTorch calls the same); see `devicetime`.
+
+CUDA is never initialized from here: once a second it is looked whether the program has done so. Captures of
+graphs are counted, because a look at an event in any thread would spoil them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final
+
+import torch
+
+from grademl_otel.devicetime import DeviceTimes, Memory, Stream
+from grademl_otel.guard import Guard
+from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.lifecycle import session
+from grademl_otel.recorder import Recorder
+from grademl_otel.tracebacks import leave_out_this_frame, pass_over
+
+_NAME: Final = "torch: device time"
+
+
+def install(patches: Patches) -> None:
+    """Follow runs, unless this torch was built without CUDA."""
+    if hasattr(torch._C, "_cuda_getDeviceCount"):
+        follow(patches, torch.cuda)
+
+
+def follow(patches: Patches, cuda: Any) -> None:
+    """Have each run time the devices of ``cuda``: the module of that name, or one like it."""
+    captures = Captures()
+    captures.watch(patches, cuda.CUDAGraph)
+    guard = Guard(_NAME)
+
+    def look(recorder: Recorder) -> None:
+        if not guard.on:
+            return
+        try:
+            if recorder.device is None and cuda.is_initialized():
+                recorder.time_device(DeviceTimes(Cuda(cuda, captures), recorder, guard))
+            if recorder.device is not None:
+                recorder.device.measure()
+        except Exception as error:
+            guard.failed(error)
+
+    former, session.look_at_device = session.look_at_device, look
+    patches.on_restore(lambda: setattr(session, "look_at_device", former))
+
+
+def in_use() -> bool:
+    """Whether the program has initialized CUDA: work may go on after a call has returned."""
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and cuda.is_initialized()
+
+
+class Captures:
+    """Counts the graphs that are being captured in this process."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def watch(self, patches: Patches, graph: Any) -> None:
+        """Wrap the methods of the class ``graph`` between which a capture goes on."""
+        patches.replace(graph, "capture_begin", self._begins(graph.capture_begin))
+        # Where there is one, `capture_end` calls it; so does `torch.cuda.graph`.
+        end = "capture_end_pre" if "capture_end_pre" in vars(graph) else "capture_end"
+        patches.replace(graph, end, self._ends(getattr(graph, end)))
+
+    def _begins(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @pass_over
+        @wraps(original)
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
+            self.open += 1
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                self.open -= 1
+                leave_out_this_frame(error)
+                raise
+
+        return capture_begin
+
+    def _ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @pass_over
+        @wraps(original)
+        def capture_end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                leave_out_this_frame(error)
+                raise
+            finally:
+                self.open = max(0, self.open - 1)  # it may have begun before it was watched
+
+        return capture_end
+
+
+class Cuda:
+    """The devices of ``torch.cuda``; see `devicetime.Device`."""
+
+    def __init__(self, cuda: Any, captures: Captures) -> None:
+        self._cuda = cuda
+        self._captures = captures
+
+    def capturing(self) -> bool:
+        # A library of C++ may capture without the class that is watched.
+        return self._captures.open > 0 or bool(self._cuda.is_current_stream_capturing())
+
+    def stream(self) -> Stream:
+        stream = self._cuda.current_stream()
+        return Stream(stream.device_index, stream.stream_id, stream)
+
+    def event(self) -> Any:
+        return self._cuda.Event(enable_timing=True)
+
+    def record(self, event: Any, stream: Stream, /) -> None:
+        event.record(stream.handle)
+
+    def memory(self, devices: Sequence[int] | None, /) -> list[Memory]:
+        every = range(self._cuda.device_count()) if devices is None else devices
+        found = [self._memory_of(device) for device in every]
+        return [memory for memory in found if memory.reserved or devices is not None]
+
+    def _memory_of(self, device: int) -> Memory:
+        stats = self._cuda.memory_stats_as_nested_dict(device)
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        return Memory(device, allocated["current"], reserved["current"], allocated["peak"])
