@@ -11,6 +11,7 @@ import numpy as np
 
 from grademl_otel.analyzers.graph.items import Items, loader_items
 from grademl_otel.analyzers.graph.main_lane import MainLanes, Waits, main_lanes
+from grademl_otel.analyzers.model.collectives import Collectives, collectives_of
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
@@ -22,6 +23,7 @@ _Key = tuple[int, int, int]
 class Activities:
     """The main lanes, their waits for data, the items of the loader workers, and how these hang together."""
 
+    collectives: Collectives
     main: MainLanes
     waits: Waits
     items: Items
@@ -154,7 +156,8 @@ def activities(run: Run) -> Activities:
     latest = _latest  # one read: another thread may replace it
     if latest is not None and latest[0]() is run:
         return latest[1]
-    main, waits, conflicts = main_lanes(run)
+    collectives = collectives_of(run)
+    main, waits, conflicts = main_lanes(run, collectives)
     windows = {
         loader.loader_id: (
             None if loader.prefetch is None or not loader.workers else loader.prefetch * loader.workers,
@@ -162,6 +165,6 @@ def activities(run: Run) -> Activities:
         )
         for loader in run.loaders.values()
     }
-    found = Activities(main, waits, loader_items(run), windows, conflicts)
+    found = Activities(collectives, main, waits, loader_items(run), windows, conflicts)
     _latest = (weakref.ref(run), found)
     return found

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import activities
+from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, MainLanes
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run
@@ -72,7 +73,8 @@ class PhaseOfStep:
     share: float
     """Of the time of the steady steps."""
     within: str | None = None
-    """The phase that it is a part of; such a row adds nothing to the step."""
+    """The phase that it is a part of; such a row adds nothing to the step. Where steps without detail do not
+    tell of a part (waiting in a collective), it has of its phase what it has in the others."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,10 @@ class StepBreakdown:
     total_ns: int
     phases: list[PhaseOfStep]
     """Longest first; parts follow what they are within."""
+
+
+_TOLD: Final = frozenset(NAMES.index(name) for name in COLLECTIVE_PARTS)
+"""Parts that only rows with detail on all ranks tell of."""
 
 
 def lane_budget(run: Run) -> list[LaneBudgetRow]:
@@ -140,8 +146,11 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
     np.add.at(whole, cells.column[mine], length)
     phases = []
     for top, part, ns in _ranked(main.top[mine], main.name[mine], length):
-        quantiles = Quantiles.of(cells.sums(top, part))
+        values = cells.of(top, part)
+        quantiles = None if values is None else Quantiles.of(values)
         if quantiles is not None:
+            if part in _TOLD:
+                ns = cells.calibrated(top, part)
             phases.append(
                 PhaseOfStep(
                     phase=NAMES[top if part is None else part],
@@ -211,6 +220,7 @@ class _Cells:
 
     def __init__(self, main: MainLanes, rows: IntArray) -> None:
         self._main, self._count = main, len(rows)
+        self._told = main.told[rows]
         self.column: IntArray = np.full(len(main), -1, np.int64)
         """For each piece the position of its row among the steady ones; -1 when it is part of none."""
         if len(rows):
@@ -229,8 +239,16 @@ class _Cells:
         return sums
 
     def of(self, top: int, part: int | None) -> IntArray | None:
-        """Return `sums`; None without steady rows."""
+        """Return `sums` of the steady rows that tell of ``part``; None without such rows."""
+        if part in _TOLD:
+            return self.sums(top, part)[self._told] if self._told.any() else None
         return self.sums(top, part) if self._count else None
+
+    def calibrated(self, top: int, part: int) -> int:
+        """Return the ns of ``part`` in all steady rows, from its share of ``top`` in those that tell of it."""
+        whole = self.sums(top, None)
+        known = int(whole[self._told].sum())
+        return int(self.sums(top, part)[self._told].sum()) * int(whole.sum()) // known if known else 0
 
 
 def _ranked(top: IntArray, name: IntArray, length: IntArray) -> list[tuple[int, int | None, int]]:

@@ -23,7 +23,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
 from grademl_otel.analyzers.graph.intervals import BoolArray
-from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES
+from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, phase_named
 from grademl_otel.analyzers.graph.path import GAP, INFERRED, OBSERVED, Path, Section, kind_of
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
@@ -248,12 +248,12 @@ def to_networkx(run: Run) -> nx.DiGraph:
 
 
 def _node(run: Run, found: Activities, graph: EventGraph, node: int) -> dict[str, Any]:
-    phase, item = NAMES[int(graph.name[node])], int(graph.item[node])
+    name, item = NAMES[int(graph.name[node])], int(graph.item[node])
     known: dict[str, Any] = {
         "rank": int(graph.rank[node]),
         "lane": found.items.lane(item) if item >= 0 else "main",
-        "phase": phase,
-        "kind": GAP if phase in GAPS else kind_of(phase),
+        "phase": phase_named(name),
+        "kind": GAP if name in GAPS else kind_of(name),
         "start": int(graph.start[node]),
         "end": int(graph.end[node]),
     }

@@ -27,6 +27,13 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.graph.collective_parts import (
+    COLLECTIVE_PARTS,
+    Parts,
+    of_backward,
+    of_blocking,
+    told_apart,
+)
 from grademl_otel.analyzers.graph.intervals import (
     BoolArray,
     Canvas,
@@ -34,6 +41,7 @@ from grademl_otel.analyzers.graph.intervals import (
     lay_out,
     nesting_depths,
 )
+from grademl_otel.analyzers.model.collectives import Collectives
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.units import count
@@ -48,7 +56,7 @@ LOADER_START: Final = "loader start"
 """Only in paths, in a worker's lane: from the put of one of a pass' first items to the start of its fetch."""
 
 _AREAS: Final = (semconv.EVALUATE, START_UP, EPOCH_GAP, TEARDOWN, IDLE, UNTRACED, OTHER)
-NAMES: Final = (*semconv.PHASES, *_AREAS)
+NAMES: Final = (*semconv.PHASES, *_AREAS, *COLLECTIVE_PARTS)
 """What a piece may be called, by index."""
 _INDEX: Final = {name: ix for ix, name in enumerate(NAMES)}
 GAPS: Final = frozenset((*_AREAS, LOADER_START))
@@ -94,7 +102,9 @@ class MainLanes:
     wait: IntArray
     """Index into the waits when the piece is (part of) one; -1 otherwise."""
     inferred: BoolArray
-    """True when only the sum is known, not the place."""
+    """True when only the sum is known, not the place; or where nothing but times tells of it."""
+    told: BoolArray
+    """For each row of the run's step table: whether waiting for other ranks is told apart in all of it."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -154,9 +164,9 @@ class _Phases:
         )  # fmt: skip
 
 
-def main_lanes(run: Run) -> tuple[MainLanes, Waits, list[str]]:
+def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, list[str]]:
     """Return the pieces of the main lanes, the waits for data, and what did not agree, one line each."""
-    rows = _Rows(run)
+    rows = _Rows(run, collectives)
     phases, conflicts = rows.phases()
     pieces = [_tile(run, rows, phases, rank) for rank in run.ranks]
     waits, wait_of_phase = rows.waits(phases)
@@ -170,6 +180,7 @@ def main_lanes(run: Run) -> tuple[MainLanes, Waits, list[str]]:
         span_ix=_concat([p.span_ix for p in pieces]),
         wait=_take(wait_of_phase, _concat([p.phase for p in pieces]), -1),
         inferred=_take(phases.inferred, _concat([p.phase for p in pieces]), False).astype(bool),
+        told=rows.told,
     )
     return lanes, waits, conflicts
 
@@ -188,8 +199,8 @@ def _take(values: IntArray | BoolArray, at: IntArray, default: int) -> IntArray:
 class _Rows:
     """Rows of the step table with the exact bounds of their spans, disjoint and in order per rank."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, collectives: Collectives) -> None:
+        self.run, self.collectives = run, collectives
         steps = run.steps
         self.start: IntArray = steps.start.copy()
         self.end: IntArray = steps.end.copy()
@@ -200,6 +211,10 @@ class _Rows:
         workers = {loader.loader_id: loader.workers for loader in run.loaders.values()}
         has_workers = np.isin(steps.item_loader, [id for id, count in workers.items() if count > 0])
         self.inline: BoolArray = (steps.item_batch >= 0) & (steps.item_worker < 0) & ~has_workers
+        self.told: BoolArray = np.zeros(len(steps), bool)
+        """Rows whose waiting for other ranks is known; see `phases`."""
+        self._placed: BoolArray = np.zeros(len(steps), bool)
+        """Rows of which the table tells where in the lane their collectives were."""
 
     def of(self, rank: int) -> IntArray:
         """Return the rows of ``rank`` in order of time."""
@@ -242,6 +257,9 @@ class _Rows:
         detailed = np.zeros(len(self.start), bool)
         detailed[detail.row] = True
         detailed &= ~mismatched
+        expected = self.run.steps.count.get(semconv.COLLECTIVE, np.zeros(len(self.start), np.int64))
+        self.told = told_apart(self.collectives, expected, detailed)
+        self._placed = self._collectives_placed(detail, expected)
         conflicts = []
         if mismatched.any():
             steps = sorted({int(step) for step in self.run.steps.step[mismatched]})
@@ -250,7 +268,33 @@ class _Rows:
                 f"{count(int(mismatched.sum()), 'step')} whose detail and step table differ by over 1 %, "
                 f"the table counts: {shown}"
             )
-        return _Phases.join([detail.where(detailed[detail.row]), self._from_table(~detailed)]), conflicts
+        detail = detail.where(detailed[detail.row])
+        return _Phases.join([detail, *self._parts(detail), self._from_table(~detailed)]), conflicts
+
+    def _parts(self, detail: _Phases) -> list[_Phases]:
+        """Return what collectives of ``detail`` consist of, as phases inside of it."""
+        rank = self.run.steps.rank[detail.row]
+        backward = np.flatnonzero(detail.name == _INDEX[semconv.BACKWARD])
+        return [
+            _phases_of(parts, detail)
+            for parts in (
+                of_blocking(self.collectives, detail.start, detail.end, detail.span_ix),
+                of_backward(self.collectives, rank, detail.start, detail.end, backward),
+            )
+        ]
+
+    def _collectives_placed(self, detail: _Phases, expected: IntArray) -> BoolArray:
+        """Return the rows in whose lane the table's collectives, ``expected`` many, have their own time.
+
+        The table adds up those that ran beside the lane, or within a phase, with the others: it does not tell
+        where unless the rank's detail shows that there are none of those. Without detail, one has its place.
+        """
+        steps, found = self.run.steps, self.collectives
+        nested = (detail.name == _INDEX[semconv.COLLECTIVE]) & (detail.depth > 0)
+        elsewhere = {*found.rank[found.beside].tolist(), *steps.rank[detail.row[nested]].tolist()}
+        known = np.isin(steps.rank, found.rank)
+        placed: BoolArray = np.where(known, ~np.isin(steps.rank, list(elsewhere)), expected == 1)
+        return placed
 
     def _detail(self) -> _Phases:
         """Return the phases below the matched `step` spans, with their exact times."""
@@ -269,6 +313,7 @@ class _Rows:
         name_of = np.array([_INDEX.get(name, -1) for name in spans.names] or [-1], np.int64)
         ixs = _concat(found)
         ixs = ixs[(name_of[spans.name_ix[ixs]] >= 0) & (name_of[spans.name_ix[ixs]] < len(semconv.PHASES))]
+        ixs = ixs[~np.isin(ixs, self.collectives.span_ix[self.collectives.beside])]
         row = row_of[ixs]
         start = np.maximum(spans.start[ixs], self.start[row])
         end = np.minimum(spans.end[ixs], self.end[row])
@@ -301,8 +346,8 @@ class _Rows:
         sums = flat.reshape(len(rows), names)
         differs = np.zeros(len(rows), bool)
         for phase, busy in steps.busy.items():
-            if phase not in _INDEX or phase in WORK_SCOPES:
-                continue
+            if phase not in _INDEX or phase in WORK_SCOPES or phase == semconv.COLLECTIVE:
+                continue  # of collectives the table has those beside the lane too
             expected = np.where(self._in_main_lane(phase), busy, 0)[rows]
             allowed = np.maximum(
                 _TOLERATED_MISMATCH * expected, _ROUNDING_NS * (steps.count[phase][rows] + 1)
@@ -315,6 +360,8 @@ class _Rows:
     def _in_main_lane(self, phase: str) -> BoolArray:
         """Return for each row whether it ran ``phase`` in the main lane, according to the table."""
         ran: BoolArray = self.run.steps.count[phase] > 0
+        if phase == semconv.COLLECTIVE:
+            return ran & self._placed
         return ran & self.inline if phase in semconv.WORKER_PHASES else ran
 
     def _from_table(self, chosen: BoolArray) -> _Phases:
@@ -381,6 +428,25 @@ class _Rows:
             steps.rank[row], phases.start[at], phases.end[at], pass_serial, batch, self.inline[row], row
         )
         return waits, index
+
+
+def _phases_of(parts: Parts, detail: _Phases) -> _Phases:
+    """Return ``parts`` of phases of ``detail`` as phases one level deeper."""
+    names = np.array([_INDEX[name] for name in (*COLLECTIVE_PARTS, semconv.COLLECTIVE)], np.int64)
+    return _Phases(
+        start=parts.start,
+        end=parts.end,
+        name=names[parts.kind],
+        row=detail.row[parts.phase],
+        span_ix=parts.span_ix,
+        depth=detail.depth[parts.phase] + 1,
+        inferred=parts.inferred,
+    )
+
+
+def phase_named(name: str) -> str:
+    """Return the phase that a piece called ``name`` is of."""
+    return semconv.COLLECTIVE if name in COLLECTIVE_PARTS else name
 
 
 def bounds_of(run: Run, rank: int) -> tuple[int, int]:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, COLLECTIVE_WAIT
 
 OBSERVED = "observed"
 INFERRED = "inferred"
@@ -74,8 +76,13 @@ def kind_of(phase: str) -> str:
     """Return the kind of a section in ``phase`` when no edge says more."""
     if phase in semconv.WAIT_PHASES:
         return UNEXPLAINED
-    if phase == semconv.COLLECTIVE:
-        return (
-            WAIT  # for the last rank, and then for the transfer: not told apart without all ranks' arrivals
-        )
+    if phase in _KINDS:
+        return _KINDS[phase]
     return TRANSFER if phase == semconv.DATA_TRANSFER else WORK
+
+
+_KINDS: Final = {
+    semconv.COLLECTIVE: WAIT,  # for the last rank, then for the transfer: not told apart without its partners
+    COLLECTIVE_WAIT: WAIT,
+    COLLECTIVE_TRANSFER: TRANSFER,
+}

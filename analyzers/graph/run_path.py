@@ -18,7 +18,14 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
-from grademl_otel.analyzers.graph.main_lane import GAPS, LOADER_START, NAMES, UNTRACED, bounds_of
+from grademl_otel.analyzers.graph.main_lane import (
+    GAPS,
+    LOADER_START,
+    NAMES,
+    UNTRACED,
+    bounds_of,
+    phase_named,
+)
 from grademl_otel.analyzers.graph.path import (
     GAP,
     HANDOFF,
@@ -142,19 +149,19 @@ class _Walk:
         entered_by: EnteredBy,
         item: str | None = None,
     ) -> None:
-        phase, span = NAMES[self._name[piece]], self._span[piece]
+        name, span = NAMES[self._name[piece]], self._span[piece]
         row, wait = self._row[piece], self._wait[piece]
         if item is None and wait >= 0:
             item = self._found.text_of_wait(wait)
         if kind is None:
-            kind = GAP if phase in GAPS else kind_of(phase)
+            kind = GAP if name in GAPS else kind_of(name)
         if entered_by is _PROGRAM and self._inferred[piece]:
             entered_by = _PROGRAM_INFERRED
         self._emit(
             Section(
                 start=start,
                 end=end,
-                phase=phase,
+                phase=phase_named(name),
                 kind=kind,
                 rank=self._rank,
                 lane=_MAIN,

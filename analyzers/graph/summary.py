@@ -10,7 +10,8 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
-from grademl_otel.analyzers.graph.main_lane import NAMES
+from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
+from grademl_otel.analyzers.graph.main_lane import NAMES, phase_named
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.span_tree import SpanTree
@@ -111,7 +112,10 @@ def _totals(found: Activities) -> dict[str, int]:
     main, items = found.main, found.items
     sums = np.zeros(len(NAMES), np.int64)
     np.add.at(sums, main.name, main.end - main.start)
-    totals = {NAMES[ix]: int(sums[ix]) for ix in np.flatnonzero(sums)}
+    totals: dict[str, int] = {}
+    for ix in np.flatnonzero(sums).tolist():
+        phase = phase_named(NAMES[ix])
+        totals[phase] = totals.get(phase, 0) + int(sums[ix])
     for phase, ns in (
         (semconv.DATA_FETCH, int((items.fetched - items.start).sum())),
         (semconv.DATA_COLLATE, int((items.end - items.collating).sum())),
@@ -130,6 +134,9 @@ def _blocked(found: Activities) -> dict[str, int]:
         ns = int((main.end - main.start)[of_phase].sum())
         if ns:
             blocked[phase] = ns
+    in_collectives = [NAMES.index(name) for name in (semconv.COLLECTIVE, *COLLECTIVE_PARTS)]
+    if ns := int((main.end - main.start)[np.isin(main.name, in_collectives)].sum()):
+        blocked[semconv.COLLECTIVE] = ns
     # An inline fetch blocks for as long as it takes.
     inline = {phase: NAMES.index(phase) for phase in semconv.WORKER_PHASES}
     for phase, ix in inline.items():

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives in the main lanes: what a thread that stands still in one waits for, and what is transfer.
+
+A collective that blocks its caller is a phase of its lane; here it gets its two parts. One that runs beside
+the thread takes none of its time, but backward does not end before those that it issued are complete: after
+the last of them was issued there is nothing left to compute, and the thread stands still until they are done.
+That end of backward is inferred from their times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel.analyzers.model.collectives import Collectives
+from grademl_otel.analyzers.model.columns import IntArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+COLLECTIVE_WAIT: Final = "collective.wait"
+"""The part of a collective in which the others had not all arrived."""
+COLLECTIVE_TRANSFER: Final = "collective.transfer"
+"""The rest of it."""
+COLLECTIVE_PARTS: Final = (COLLECTIVE_WAIT, COLLECTIVE_TRANSFER)
+
+_SLACK_NS: Final = 1_000_000
+"""How much later than the end of backward a completion may be heard of that backward waited for."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Pieces inside phases of main lanes, as parallel arrays; times in ns."""
+
+    start: IntArray
+    end: IntArray
+    phase: IntArray
+    """Index of the phase that it lies in."""
+    kind: IntArray
+    """0 waiting for the others to arrive, 1 transfer, 2 not told apart."""
+    span_ix: IntArray
+    """Span of the collective; -1 where it stands for several."""
+    inferred: BoolArray
+
+    @classmethod
+    def of(
+        cls, start: IntArray, cut: IntArray, end: IntArray, phase: IntArray, span_ix: IntArray, told: BoolArray,
+        inferred: bool,
+    ) -> Parts:  # fmt: skip
+        """Return waits ``[start, cut)`` and transfers ``[cut, end)``; where not ``told`` one piece each."""
+        cut = np.clip(cut, start, end)
+        first = np.where(told, cut, end)
+        both = cls(
+            np.concatenate([start, first]),
+            np.concatenate([first, end]),
+            np.concatenate([phase, phase]),
+            np.concatenate([np.where(told, 0, 2), np.ones(len(start), np.int64)]),
+            np.concatenate([span_ix, span_ix]),
+            np.full(2 * len(start), inferred),
+        )
+        return both.where(both.end > both.start)
+
+    def where(self, mask: BoolArray) -> Parts:
+        return Parts(
+            self.start[mask], self.end[mask], self.phase[mask],
+            self.kind[mask], self.span_ix[mask], self.inferred[mask],
+        )  # fmt: skip
+
+
+def of_blocking(found: Collectives, start: IntArray, end: IntArray, span_ix: IntArray) -> Parts:
+    """Return the parts of the phases that are collectives themselves: one for each ``span_ix`` known here."""
+    order = np.argsort(found.span_ix, kind="stable")
+    at = np.searchsorted(found.span_ix[order], span_ix)
+    at = np.minimum(at, max(0, len(order) - 1))
+    phase = np.flatnonzero(found.span_ix[order][at] == span_ix) if len(order) else np.zeros(0, np.int64)
+    one = order[at[phase]] if len(order) else phase
+    told = found.apart[one]
+    phase, one = phase[told], one[told]
+    return Parts.of(
+        start[phase], found.last[one], end[phase], phase, span_ix[phase], np.ones(len(one), np.bool_), False
+    )
+
+
+def of_backward(
+    found: Collectives, rank: IntArray, start: IntArray, end: IntArray, backward: IntArray
+) -> Parts:
+    """Return the ends of backward at which it waits for the collectives that it issued.
+
+    ``backward`` are the indices of such phases; ``rank``, ``start`` and ``end`` are those of all phases.
+    """
+    order = backward[np.lexsort((start[backward], rank[backward]))]
+    beside = np.flatnonzero(found.beside)
+    owner: IntArray = np.full(len(beside), -1, np.int64)
+    for one in np.unique(found.rank[beside]).tolist():
+        low, high = np.searchsorted(rank[order], (one, one + 1))
+        mine = np.flatnonzero(found.rank[beside] == one)
+        if high == low:
+            continue
+        at = np.searchsorted(start[order[low:high]], found.issue[beside[mine]], "right") - 1
+        phase = order[low + np.maximum(at, 0)]
+        owner[mine] = np.where((at >= 0) & (found.issue[beside[mine]] < end[phase]), phase, -1)
+    beside, owner = beside[owner >= 0], owner[owner >= 0]
+    phases, place = np.unique(owner, return_inverse=True)
+    count, none = len(phases), np.iinfo(np.int64).min
+    issued, done, arrived = (np.full(count, none, np.int64) for _ in range(3))
+    np.maximum.at(issued, place, found.issue[beside])
+    np.maximum.at(done, place, found.end[beside])
+    pending = found.end[beside] > issued[place]
+    np.maximum.at(arrived, place[pending], found.last[beside[pending]])
+    known, told = np.ones(count, np.bool_), np.ones(count, np.bool_)
+    np.logical_and.at(known, place, found.completed[beside])
+    np.logical_and.at(told, place, found.apart[beside])
+    known &= (done <= end[phases] + _SLACK_NS) & (done > issued)
+    phases, issued, done, arrived, told = (column[known] for column in (phases, issued, done, arrived, told))
+    return Parts.of(
+        issued, arrived, np.minimum(done, end[phases]), phases, np.full(len(phases), -1, np.int64), told, True
+    )
+
+
+def told_apart(found: Collectives, expected: IntArray, detailed: BoolArray) -> BoolArray:
+    """Return the rows whose waiting is known: all ``expected`` collectives of each are here, with partners."""
+    inside = found.row >= 0
+    here = np.bincount(found.row[inside], minlength=len(expected))
+    unknown = np.bincount(found.row[inside & ~found.apart], minlength=len(expected))
+    told: BoolArray = detailed & (here == expected) & (unknown == 0)
+    return told
