@@ -40,7 +40,7 @@ _MEASURED_LATER: Final = range(24, 32)
 _COUNTING_NS: Final = 700
 """What counting one update takes, where that is all that is done."""
 _LEARNING_ROWS: Final = 2
-_NESTING: Final = 4
+_NESTING: Final = 16
 """Phases that are open in each other at most."""
 _LONGEST_NAME: Final = 256
 _TRIAL: Final = marks.SCOPE_INDEX[semconv.TRIAL]

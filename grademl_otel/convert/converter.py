@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import cells_per_part
+from grademl_otel.convert.checkpoints import CHECKPOINTS, describe_checkpoint
 from grademl_otel.convert.cuts import Cut
 from grademl_otel.convert.detail import TARGET_SPANS_PER_S, OutlierDetector
 from grademl_otel.convert.emitter import Emitter, Event, phase_name
@@ -34,12 +35,10 @@ _MAX_EARLY_MARKS: Final = 4096
 _SECOND: Final = 1_000_000_000
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC}
-_CHECKPOINTS: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD})
 _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWARD, semconv.BACKWARD))
 _ROW_NOTES: Final = frozenset({marks.ROW_CONTEXT, marks.ROW_LINK})
 _WORKER_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.WORKER_PHASES)
 _SCOPE_VALUES: Final = frozenset({marks.SCOPE_INT, marks.SCOPE_BOOL, marks.SCOPE_TEXT, marks.SCOPE_DOUBLE})
-_BYTES: Final = "grademl.bytes"
 _RUN_ID: Final = re.compile("[0-9a-f]{32}")
 _RUN_INFO_START: Final = '{"attempt":'
 
@@ -478,10 +477,11 @@ class Converter:
             return
         mark = event[1]
         attributes: Attributes = {} if step is None else {semconv.STEP_NUMBER: step}
-        if phase_name(mark) in _CHECKPOINTS and mark[6] > 0:
-            attributes[_BYTES] = mark[6]
+        error = None
+        if phase_name(mark) in CHECKPOINTS:
+            error = describe_checkpoint(mark, emitter.text(mark[7]), attributes)
         parent = scopes.span_around(mark[2])
-        emitter.emit_phase(event, emitter.run_trace, parent, attributes)
+        emitter.emit_phase(event, emitter.run_trace, parent, attributes, error)
 
     # --- Helpers ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ from grademl_otel.ring.reader import Mark
 _WORKER_LANE: Final = re.compile(r"^loader\d*-worker-(\d+)$")
 _TRACE_SCOPE: Final = "scope"
 _EVENT: Final = "mark"
-
+_WITH_ITEM: Final = frozenset(
+    marks.phase_kind(name) for name in (semconv.DATA_WAIT, *semconv.WORKER_PHASES, semconv.DATA_TRANSFER)
+)
+"""Kinds of marks whose ``x`` is an item."""
 
 Event = tuple[int, Mark]
 """A mark and its sequence number in the ring, from which the id of its span follows."""
@@ -62,15 +65,18 @@ class Emitter:
         self._out.append(Span(name, trace, span, parent, start, end, attributes, [*own, *links], error))
         self.emitted += 1
 
-    def emit_phase(self, event: Event, trace: int, parent: int, attributes: Attributes) -> int:
+    def emit_phase(
+        self, event: Event, trace: int, parent: int, attributes: Attributes, error: str | None = None
+    ) -> int:
         """Make the span of a phase and return its id; lane and item come from the mark."""
         sequence, (kind, lane, t0, t1, _, item, _, _) = event
         span = semconv.event_id(self._of_marks, sequence)
         attributes = {semconv.LANE: self.lane(lane), **attributes}
-        if item >= 0:
+        if item >= 0 and kind in _WITH_ITEM:
             pass_serial, batch = marks.unpack_item(item)
             attributes[semconv.ITEM] = f"{pass_serial}:{batch}"
-        self.emit(semconv.PHASES[kind - marks.PHASE_BASE], trace, span, parent, t0, t1, attributes)
+        name = semconv.PHASES[kind - marks.PHASE_BASE]
+        self.emit(name, trace, span, parent, t0, t1, attributes, error=error)
         return span
 
     def take(self) -> list[Span]:

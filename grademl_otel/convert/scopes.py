@@ -20,6 +20,8 @@ _MAX_OPEN: Final = 1024
 _TRUE: Final = 1
 _KILLED: Final = "killed"
 _ERROR_TYPE: Final = "error.type"
+_CHECKPOINT: Final = marks.SCOPE_INDEX[semconv.CHECKPOINT_SAVE]
+"""What is saved beside the training: it holds nothing, and may outlast what it began in."""
 _OF_WINDOWS_ONLY: Final = (semconv.WINDOW_RECORD_LEVEL, semconv.WINDOW_RECORD_REASON)
 _OF_WINDOWS: Final = frozenset({semconv.DEVICE, *_OF_WINDOWS_ONLY})
 """Set on the run's scope, and said by each window from then on."""
@@ -148,7 +150,11 @@ class Scopes:
 
     def span_around(self, time: int) -> int:
         """Return the id of the span of the innermost scope that was open at ``time``."""
-        around = [scope for scope in self._open.values() if scope.start <= time and scope.sent]
+        around = [
+            scope
+            for scope in self._open.values()
+            if scope.start <= time and scope.sent and scope.index != _CHECKPOINT
+        ]
         innermost = max(around, key=lambda scope: scope.start, default=None)
         return self._span_id(innermost.serial) if innermost else self._emitter.run_span
 
@@ -159,7 +165,8 @@ class Scopes:
             return
         if marks.SCOPES[index] == semconv.RUN and not self.run_serial:
             self.run_serial = serial
-        sent = serial == self.run_serial or self._emitter.muted or self.passes.take()
+        places = self.phases if index == _CHECKPOINT else self.passes
+        sent = serial == self.run_serial or self._emitter.muted or places.take()
         self._open[serial] = Scope(serial, parent, index, number, t0, lane, sent=sent)
 
     def take_value(self, mark: Mark) -> None:
@@ -213,6 +220,10 @@ class Scopes:
         if name in (semconv.EPOCH, semconv.EVALUATE):
             attributes.setdefault(semconv.STEPS_TOTAL, scope.steps)
             attributes.setdefault(semconv.EVAL_STEPS_TOTAL, scope.eval_steps)
+        if name == semconv.CHECKPOINT_SAVE:
+            attributes[semconv.CHECKPOINT_PART] = "background"
+            attributes[semconv.CHECKPOINT_NUMBER] = scope.number
+            attributes.setdefault(semconv.CHECKPOINT_COMPLETED, False)
         if name != semconv.EPOCH:
             attributes.pop(semconv.EPOCH_NUMBER, None)
         elif scope.number >= 0:
