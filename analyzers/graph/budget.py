@@ -245,7 +245,7 @@ class _Cells:
         return self.sums(top, part) if self._count else None
 
     def calibrated(self, top: int, part: int) -> int:
-        """Return the ns of ``part`` in all steady rows, from its share of ``top`` in those that tell of it."""
+        """Return the ns of ``part`` in all rows, from its share of ``top`` in those that tell of it."""
         whole = self.sums(top, None)
         known = int(whole[self._told].sum())
         return int(self.sums(top, part)[self._told].sum()) * int(whole.sum()) // known if known else 0

@@ -46,9 +46,15 @@ class Parts:
 
     @classmethod
     def of(
-        cls, start: IntArray, cut: IntArray, end: IntArray, phase: IntArray, span_ix: IntArray, told: BoolArray,
+        cls,
+        start: IntArray,
+        cut: IntArray,
+        end: IntArray,
+        phase: IntArray,
+        span_ix: IntArray,
+        told: BoolArray,
         inferred: bool,
-    ) -> Parts:  # fmt: skip
+    ) -> Parts:
         """Return waits ``[start, cut)`` and transfers ``[cut, end)``; where not ``told`` one piece each."""
         cut = np.clip(cut, start, end)
         first = np.where(told, cut, end)
@@ -113,14 +119,13 @@ def of_backward(
     np.logical_and.at(known, place, found.completed[beside])
     np.logical_and.at(told, place, found.apart[beside])
     known &= (done <= end[phases] + _SLACK_NS) & (done > issued)
-    phases, issued, done, arrived, told = (column[known] for column in (phases, issued, done, arrived, told))
-    return Parts.of(
-        issued, arrived, np.minimum(done, end[phases]), phases, np.full(len(phases), -1, np.int64), told, True
-    )
+    phases, issued, done, arrived = (column[known] for column in (phases, issued, done, arrived))
+    several = np.full(len(phases), -1, np.int64)
+    return Parts.of(issued, arrived, np.minimum(done, end[phases]), phases, several, told[known], True)
 
 
 def told_apart(found: Collectives, expected: IntArray, detailed: BoolArray) -> BoolArray:
-    """Return the rows whose waiting is known: all ``expected`` collectives of each are here, with partners."""
+    """Return the rows whose waiting is known: their ``expected`` collectives are all here, with partners."""
     inside = found.row >= 0
     here = np.bincount(found.row[inside], minlength=len(expected))
     unknown = np.bincount(found.row[inside & ~found.apart], minlength=len(expected))

@@ -69,19 +69,15 @@ class Clocks:
         return sum(errors[:2])
 
     def _per_rank(self, rank: IntArray, values: list[int]) -> IntArray:
-        table = np.zeros(
-            max([*self.of_rank, -1, *rank.max(initial=-1, keepdims=True).tolist()]) + 1, np.int64
-        )
-        for one, clock in self.of_rank.items():
-            table[one] = values[clock]
-        found: IntArray = table[rank]
+        ranks, place = np.unique(rank, return_inverse=True)
+        found: IntArray = np.array([values[self.of_rank[one]] for one in ranks.tolist()], np.int64)[place]
         return found
 
 
 def tie_clocks(
     run: Run, ranks: Sequence[int], rank: IntArray, issue: IntArray, end: IntArray, key: IntArray
 ) -> Clocks:
-    """Return the clocks of ``ranks``, tied by collectives of equals with a known end, one element a member."""
+    """Return the clocks of ``ranks``, tied by collectives of equals with a known end: an element a member."""
     of_rank, hosts = _of_ranks(run, ranks)
     if len(hosts) < 2:
         return Clocks([Clock(host, 0, 0, False, 0) for host in hosts], of_rank)
@@ -144,8 +140,7 @@ def _bounds(
         most[cell] = np.minimum(most[cell], first_end[:, None] - last_issue[None, :])
     np.fill_diagonal(most, 0)
     for via in range(clocks):  # what ties a to b and b to c ties a to c
-        through = most[:, via, None] + most[None, via, :]
-        most = np.minimum(
-            most, np.where(np.maximum(most[:, via, None], most[None, via, :]) < _UNKNOWN, through, _UNKNOWN)
-        )
+        there, on = most[:, via, None], most[None, via, :]
+        known = (there < _UNKNOWN) & (on < _UNKNOWN)
+        most = np.minimum(most, np.where(known, there + on, _UNKNOWN))
     return most, pairs
