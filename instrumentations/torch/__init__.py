@@ -26,6 +26,7 @@ from grademl_otel.messages import warn
 __all__ = ["TorchInstrumentor"]
 
 _LATER: Final = {
+    "torch.utils.checkpoint": "recompute",
     "torchdata.stateful_dataloader.stateful_dataloader": "stateful",
 }
 """What a program imports after torch, or never, and the module of ours that hooks into it."""
@@ -34,8 +35,14 @@ _DYNAMO_SKIPS: Final = (
     # Dynamo must not look into these. `forward` is not among them: there Dynamo has to see through the
     # wrapper, or compiled modules would break into graphs at each call.
     "grademl_otel.instrumentations.torch.training",
+    "grademl_otel.instrumentations.torch.forward",
+    "grademl_otel.instrumentations.torch.backward",
+    "grademl_otel.instrumentations.torch.inner",
+    "grademl_otel.instrumentations.torch.recompute",
     "grademl_otel.instrumentations.torch.data",
     "grademl_otel.instrumentations.torch.checkpoint",
+    "grademl_otel.instrumentations.torch.cuda",
+    "grademl_otel.devicetime",
     "grademl_otel.guard",
     "grademl_otel.recorder",
     "grademl_otel.governor",
@@ -45,6 +52,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.lifecycle",
     "grademl_otel.activerun",
     "grademl_otel.context",
+    "grademl_otel.ring.plaincore",
     "grademl_otel.ring.writer",
 )
 
@@ -54,6 +62,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _patches: Patches | None = None
     _waiting_for_torch = False
+    _torch_is_there = False
 
     @property
     def is_instrumented_by_opentelemetry(self) -> bool:
@@ -80,14 +89,12 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if self._waiting_for_torch:  # instrumented again: post-import hooks cannot be taken back
             if "torch" in sys.modules:
                 self._on_torch(sys.modules["torch"])
-            for path, name in _LATER.items():
-                if path in sys.modules:
-                    self._on_import(name, sys.modules[path])
             return
         self._waiting_for_torch = True
         wrapt.register_post_import_hook(self._on_torch, "torch")
         for path, name in _LATER.items():
-            wrapt.register_post_import_hook(partial(self._on_import, name), path)
+            if path not in sys.modules:
+                wrapt.register_post_import_hook(partial(self._on_import, name), path)
         wrapt.register_post_import_hook(_tell_dynamo, "torch._dynamo.trace_rules")
 
     def _uninstrument(self, **kwargs: Any) -> None:
@@ -108,8 +115,12 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session.device = _device
         session.names.prepare()  # torch has imported multiprocessing
         session.records_grad = torch.is_grad_enabled
-        for name in ("forward", "training", "data", "worker", "checkpoint"):
+        for name in ("forward", "training", "backward", "gradients", "data", "worker", "checkpoint", "cuda"):
             _set(name, patches)
+        self._torch_is_there = True
+        for path, name in _LATER.items():
+            if path in sys.modules:
+                _set(name, patches)
 
     def _work_at(self, level: int, learning: bool) -> None:
         """Do as the recording level says; see `governor`."""
@@ -117,8 +128,8 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._patches.work_at(level)
 
     def _on_import(self, name: str, module: ModuleType) -> None:
-        """Set the hooks of `_LATER`, whenever ``module`` is imported."""
-        if self._patches is not None:
+        """Set the hooks of `_LATER`, whenever ``module`` is imported; by torch itself: when that is done."""
+        if self._patches is not None and self._torch_is_there:
             _set(name, self._patches)
 
 

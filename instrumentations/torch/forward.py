@@ -21,6 +21,7 @@ from torch.compiler import is_compiling
 from grademl_otel.governor import EVERYTHING, ROOTS, UPDATES, levels
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.disguise import disguised
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 from grademl_otel.steps import StepMachine
@@ -39,6 +40,10 @@ class _Inside(threading.local):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimpleNamespace, (), {"root": True}
+
+
+inside: Final = _Inside()
+"""Of this thread: ``root`` is True where a module that is called is part of something that is recorded."""
 
 
 def install(patches: Patches) -> None:
@@ -60,7 +65,6 @@ class _Forward:
         self._everywhere = Patches()
         self._roots = Patches()
         self._place: int | None = None
-        self._inside = _Inside()
         self._hook = _Hook()
         self._bare = vars(_Module)["__call__"]
         self._of_all = self._wrap(_Module.__call__)
@@ -101,28 +105,28 @@ class _Forward:
         wrapper along to where we may not be. There all calls are nested ones and the hook is None: nothing
         but these two is ours in the code below.
         """
-        inside, hook = self._inside, self._hook
+        around, hook = inside, self._hook
 
         def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             original = own or _Module.__call__
             if is_compiling():
                 return original(self, *args, **kwargs)
             try:
-                call = None if inside.root else hook.begin(self)
+                call = None if around.root else hook.begin(self)
                 if call is None:
                     return original(self, *args, **kwargs)
                 try:
-                    inside.root = True
+                    around.root = True
                     return original(self, *args, **kwargs)
                 finally:
-                    inside.root = False
+                    around.root = False
                     hook.end(call, self)
             except BaseException as error:
                 if hook:
                     hook.left_by(error)
                 raise
 
-        return __call__
+        return disguised(__call__, own or vars(_Module)["__call__"])
 
 
 _roots: set[type] = set()

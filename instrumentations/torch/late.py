@@ -16,7 +16,12 @@ from typing import Final
 
 from grademl_otel.instrumentations.patches import Patches
 
-_HOOKED: Final = (("torch.autograd", "backward"), ("torch", "save"), ("torch", "load"))
+_HOOKED: Final = (
+    ("torch.autograd", "backward"),
+    ("torch.autograd", "grad"),
+    ("torch", "save"),
+    ("torch", "load"),
+)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward and optimizer: `torch.autograd.backward`, the optimizers' global hooks, and what tells of both.
+"""Optimizers: their global hooks, their making, and the steps that a `GradScaler` skips.
 
 Dynamo skips this file (see the package's ``__init__``): a wrapper that it compiled as a frame of its own
 would lose its events.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from grademl_otel.governor import BOUNDARIES, UPDATES
+from grademl_otel.governor import UPDATES
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
@@ -32,8 +32,7 @@ from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 
 
 def install(patches: Patches) -> None:
-    """Wrap backward, `Optimizer.__init__` and `GradScaler.step`; register the optimizers' hooks."""
-    patches.replace(torch.autograd, "backward", _wrap_backward(torch.autograd.backward), BOUNDARIES)
+    """Wrap `Optimizer.__init__` and `GradScaler.step`; register the optimizers' hooks."""
     optimizers = _Optimizers()
     patches.on_restore(register_optimizer_step_pre_hook(optimizers.before).remove)
     patches.on_restore(register_optimizer_step_post_hook(optimizers.after).remove)
@@ -41,82 +40,6 @@ def install(patches: Patches) -> None:
     scaler = getattr(torch.amp, "GradScaler", None)
     if scaler is not None:
         patches.replace(scaler, "step", _wrap_scaler(scaler.step))
-
-
-def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    guard = Guard("torch: backward")
-
-    @pass_over
-    @wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        call, returned = None, False
-        try:
-            call = _begin(guard)
-            if call is not None:
-                call.machine.in_backward = True  # here, so that no interrupt leaves it so
-            result = original(*args, **kwargs)
-            returned = True
-            return result
-        except BaseException as error:
-            leave_out_this_frame(error)
-            raise
-        finally:
-            if call is not None:
-                call.machine.in_backward = False
-                _end(call, returned, guard)
-
-    return backward
-
-
-class _Backward(NamedTuple):
-    """A backward that is on its way."""
-
-    recorder: Recorder
-    machine: StepMachine
-    t0: int
-    around: StepMachine | None
-    """The machine of the thread whose backward was under way when this one began."""
-
-
-def _begin(guard: Guard) -> _Backward | None:
-    """A backward begins; None where it is not recorded."""
-    if not guard.on:
-        return None
-    try:
-        t0 = perf_counter_ns()
-        recorder = session.recorder
-        if recorder is None or t0 > recorder.idle_at:
-            recorder = session.begin(training=True, at=t0)
-        if recorder is None or recorder.level == UPDATES:
-            return None
-        machine = recorder.here()
-        # A backward inside a backward is reentrant checkpointing; one inside `next()` is part of fetching.
-        if machine.in_backward or machine.waiting:
-            return None
-        machine.begin_backward(t0)
-        around, recorder.backward_owner = recorder.backward_owner, machine
-        if recorder.measuring:
-            recorder.spent(t0)
-        return _Backward(recorder, machine, t0, around)
-    except Exception as error:
-        guard.failed(error)
-        return None
-
-
-def _end(call: _Backward, returned: bool, guard: Guard) -> None:
-    recorder, machine, t0, around = call
-    try:
-        t1 = perf_counter_ns()
-        if recorder.backward_owner is machine:  # else it is that of a thread which began later
-            recorder.backward_owner = around
-        if returned:
-            machine.end_backward(t0, t1)
-        else:
-            machine.backward_failed(t0, t1)
-        if recorder.measuring:
-            recorder.spent(t1)
-    except Exception as error:
-        guard.failed(error)
 
 
 class _Running(threading.local):
