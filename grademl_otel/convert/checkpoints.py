@@ -15,7 +15,7 @@ _ERROR_TYPE: Final = "error.type"
 
 
 def describe_checkpoint(mark: Mark, detail: str, attributes: Attributes) -> str | None:
-    """Put what ``mark`` says, with its ``detail``, into ``attributes``; return the error that it failed with."""
+    """Put what ``mark`` says, with its ``detail``, into ``attributes``; return its error, None if none."""
     number, size = mark[5], mark[6]
     form, _, error = detail.partition(":")
     if form:

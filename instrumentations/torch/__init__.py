@@ -26,6 +26,8 @@ from grademl_otel.messages import warn
 __all__ = ["TorchInstrumentor"]
 
 _LATER: Final = {
+    "safetensors.torch": "safetensors",
+    "torch.distributed.checkpoint": "distributed_checkpoint",
     "torch.utils.checkpoint": "recompute",
     "torchdata.stateful_dataloader.stateful_dataloader": "stateful",
 }
@@ -41,9 +43,14 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.recompute",
     "grademl_otel.instrumentations.torch.data",
     "grademl_otel.instrumentations.torch.checkpoint",
+    "grademl_otel.instrumentations.torch.checkpointing",
+    "grademl_otel.instrumentations.torch.distributed_checkpoint",
+    "grademl_otel.instrumentations.torch.safetensors",
     "grademl_otel.instrumentations.torch.cuda",
     "grademl_otel.devicetime",
     "grademl_otel.guard",
+    "grademl_otel.manual",
+    "grademl_otel.vocabulary",
     "grademl_otel.recorder",
     "grademl_otel.governor",
     "grademl_otel.tally",

@@ -21,6 +21,14 @@ _HOOKED: Final = (
     ("torch.autograd", "grad"),
     ("torch", "save"),
     ("torch", "load"),
+    *(
+        ("torch.distributed.checkpoint", name)
+        for name in ("save", "async_save", "load", "save_state_dict", "load_state_dict")
+    ),
+    *(
+        ("safetensors.torch", name)
+        for name in ("save_file", "load_file", "save_model", "load_model", "save", "load")
+    ),
 )
 
 
