@@ -33,6 +33,9 @@ _START_WAIT_NS: Final = 20_000_000
 """Longest look at the first event of a device, until it is over: the clocks are tied tightly then."""
 _END_WAIT_NS: Final = 50_000_000
 """Longest look at the end of the run for what is still being done."""
+_SPIN_NS: Final = 100_000
+"""Longest look without a pause: an idle device is there in some us."""
+_TIE_EVERY_NS: Final = 1_000_000_000
 _PAUSE_S: Final = 0.0001
 _NEW_ANCHOR_NS: Final = 2_000_000_000
 """Older anchors are replaced: times since one come as 32-bit floats in ms."""
@@ -149,9 +152,14 @@ class Timeline:
         self._host = 0
         """When the anchor was reached; ns."""
 
-    def tie(self, anchor: Event, earliest: int, latest: int) -> None:
-        """``anchor`` was reached between ``earliest`` and ``latest``."""
-        self._anchor, self._host = anchor, (earliest + latest) // 2
+        self.tied = 0
+        """When the clocks were tied last by an event that was watched."""
+
+    def tie(self, anchor: Event, earliest: int, latest: int) -> list[Event]:
+        """``anchor`` was reached between ``earliest`` and ``latest``; return what is of no more use."""
+        former = [] if self._anchor is None else [self._anchor]
+        self._anchor, self._host, self.tied = anchor, (earliest + latest) // 2, latest
+        return former
 
     def place(
         self, start: Event, end: Event, issued: int, until: int, seen: int
@@ -250,10 +258,9 @@ class DeviceTimes:
                 self._forget(edge)
                 return
             stream = self._device.stream()
-            event = None
-            if edge.event is not None and stream[:2] == edge.stream[:2]:
+            event, number = None, self._lane(stream)
+            if edge.event is not None and number is not None and stream[:2] == edge.stream[:2]:
                 event = self._take(stream)
-            number = self._lane(stream)
             if event is None or number is None:
                 self._forget(edge)
                 self._rows.setdefault(row, _Row()).lost += 1
@@ -291,6 +298,7 @@ class DeviceTimes:
             if not self._device.capturing():
                 for (device, _), phases in tuple(self._pending.items()):
                     self._tell_finished(self._pools[device], phases)
+                self._tie_again()
         except Exception as error:
             self._stop(error)
         finally:
@@ -334,20 +342,36 @@ class DeviceTimes:
 
     def _meet(self, stream: Stream) -> _Pool:
         """The pool of a device that is seen for the first time, its clock tied to ours if it is idle."""
-        device, clock = self._device, self._clock
-        pool = self._pools[stream.device] = _Pool([device.event() for _ in range(self._events)])
-        anchor = pool.free.pop()
-        earliest = clock()
-        until = earliest + _START_WAIT_NS
-        device.record(anchor, stream)
-        while not anchor.query():
-            if earliest >= until:
-                pool.free.append(anchor)
-                return pool
-            self._pause(_PAUSE_S)
-            earliest = clock()
-        pool.timeline.tie(anchor, earliest, clock())
+        pool = self._pools[stream.device] = _Pool([self._device.event() for _ in range(self._events)])
+        self._tie(pool, stream, _START_WAIT_NS)
         return pool
+
+    def _tie_again(self) -> None:
+        """Tie the clock of the current device once more where nothing of ours is under way in its stream.
+
+        Else the ties would only bound it where the program never waits for the device: by a whole step.
+        """
+        stream = self._device.stream()
+        pool = self._pools.get(stream.device)
+        if pool is None or not pool.free or self._pending.get(stream[:2]):
+            return
+        if self._clock() - pool.timeline.tied > _TIE_EVERY_NS:
+            self._tie(pool, stream, _SPIN_NS)
+
+    def _tie(self, pool: _Pool, stream: Stream, longest: int) -> None:
+        """Watch when an event that is recorded now is reached, for ``longest`` ns."""
+        anchor, clock = pool.free.pop(), self._clock
+        since = earliest = asked = clock()
+        self._device.record(anchor, stream)
+        while not anchor.query():
+            if asked - since > longest:
+                pool.free.append(anchor)
+                pool.timeline.tied = asked  # not at once again
+                return
+            if asked - since > _SPIN_NS:
+                self._pause(_PAUSE_S)
+            earliest, asked = asked, clock()
+        pool.free += pool.timeline.tie(anchor, earliest, clock())
 
     def _lane(self, stream: Stream) -> int | None:
         """The lane of a stream; None where there are too many."""
