@@ -48,6 +48,10 @@ A checkpoint's ``x`` is its number where it is saved in the background and this 
 thread waits, else -1; its ``z`` the string id of its format and, after a colon, the type of the error that it
 failed with.
 
+A compilation's ``x`` is the string id of the reason why its function is compiled again, or -1; ``y`` is
+`pack_compilation`; ``z`` the string id of the function's name and, after a colon, the type of the error that
+it failed with.
+
 A *scope* is a span of the workflow: the run, a pass over a loader (an epoch or an evaluation: which one is
 known at its close), a fit, a trial; and the background part of a checkpoint, whose number is that of its
 other part. Serials are unique in a ring, start at 1 and never repeat.
@@ -117,6 +121,14 @@ _BATCH_BITS: Final = 40
 _BATCH_MASK: Final = (1 << _BATCH_BITS) - 1
 
 
+COMPILE_FRAME: Final = 0
+"""In a compilation's mark: Dynamo compiles a function."""
+COMPILE_BACKWARD: Final = 1
+"""The backward of one, when it is first needed."""
+COMPILE_CUDA_GRAPH: Final = 2
+"""The recording of a CUDA graph of one."""
+
+
 USER_KINDS: Final = range(40, ROW)
 """Kinds of phases that the program names: one for each name, in the order of their first use in the run."""
 assert PHASE_BASE + len(semconv.PHASES) <= USER_KINDS.start
@@ -150,6 +162,19 @@ def pack_row(flags: int, micro: int, pass_serial: int) -> int:
 def unpack_row(y: int) -> tuple[int, int, int]:
     """Return (flags, micro, pass serial) of :func:`pack_row`."""
     return y & 0xFF, y >> 8 & 0xFFFFFF, y >> 32
+
+
+def pack_compilation(frame: int, version: int, what: int) -> int:
+    """Return the ``y`` of a compilation's mark: Dynamo's numbers of the frame and of this time; -1 unknown.
+
+    ``what`` is `COMPILE_FRAME`, `COMPILE_BACKWARD` or `COMPILE_CUDA_GRAPH`.
+    """
+    return min(max(frame, -1) + 1, 0x7FFFFFFF) << 32 | min(max(version, -1) + 1, 0xFFFFFF) << 8 | what
+
+
+def unpack_compilation(y: int) -> tuple[int, int, int]:
+    """Return (frame, version, what) of :func:`pack_compilation`."""
+    return (y >> 32) - 1, (y >> 8 & 0xFFFFFF) - 1, y & 0xFF
 
 
 def pack_half(number: int) -> int:

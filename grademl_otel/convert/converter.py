@@ -15,9 +15,10 @@ from typing import Final, Literal
 from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import cells_per_part
 from grademl_otel.convert.checkpoints import CHECKPOINTS, describe_checkpoint
+from grademl_otel.convert.compilations import describe_compilation
 from grademl_otel.convert.cuts import Cut
 from grademl_otel.convert.detail import TARGET_SPANS_PER_S, OutlierDetector
-from grademl_otel.convert.emitter import Emitter, Event, phase_name
+from grademl_otel.convert.emitter import UNNAMED, Emitter, Event, phase_name
 from grademl_otel.convert.parts import Parts
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.rows import NO_ITEM, OpenRow, Row
@@ -34,11 +35,12 @@ MAX_OPEN_ROWS: Final = 256
 _MAX_EARLY_MARKS: Final = 4096
 _SECOND: Final = 1_000_000_000
 
-_OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC}
+_OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC, UNNAMED}
 _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWARD, semconv.BACKWARD))
-_ROW_NOTES: Final = frozenset({marks.ROW_CONTEXT, marks.ROW_LINK})
+_ROW_NOTES: Final = frozenset({marks.ROW_CONTEXT, marks.ROW_LINK, marks.ROW_SAID})
 _WORKER_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.WORKER_PHASES)
 _SCOPE_VALUES: Final = frozenset({marks.SCOPE_INT, marks.SCOPE_BOOL, marks.SCOPE_TEXT, marks.SCOPE_DOUBLE})
+_PHASE_KINDS: Final = range(marks.PHASE_BASE, marks.PHASE_BASE + len(semconv.PHASES))
 _RUN_ID: Final = re.compile("[0-9a-f]{32}")
 _RUN_INFO_START: Final = '{"attempt":'
 
@@ -100,6 +102,16 @@ class Converter:
                 self._take(sequence, mark)
             sequence += 1
         return self._taken()
+
+    def name_of(self, kind: int) -> str:
+        """Return the name of the phases of ``kind``."""
+        return semconv.PHASES[kind - marks.PHASE_BASE] if self._emitter is None else self._emitter.name_of(kind)
+
+    def learn_names(self, totals: Sequence[int]) -> None:
+        """Take from the ring's accumulators (`marks.ACC_SLOTS`) what the program calls its own phases."""
+        if self._emitter is not None:
+            for place, kind in enumerate(marks.USER_KINDS):
+                self._emitter.learn(kind, totals[marks.ACC_USER_NAMES + place])
 
     def flush(self, now: int, open_phases: Sequence[OpenPhase] = ()) -> list[Span]:
         """Close the part of the window that is due at ``now`` (ns of ``perf_counter``), marks or not.
@@ -249,7 +261,7 @@ class Converter:
         emitter.muted = self._resumed is not None and sequence <= self._resumed.fed
         self._last_time = max(self._last_time, t1)
         self._first_time = self._first_time or t0
-        if marks.PHASE_BASE <= kind < marks.PHASE_BASE + len(semconv.PHASES):
+        if kind in _PHASE_KINDS or kind in marks.USER_KINDS:
             self._take_phase(sequence, mark)
         elif kind == marks.ROW:
             self._take_row(sequence, mark)
@@ -269,6 +281,8 @@ class Converter:
 
     def _take_phase(self, sequence: int, mark: Mark) -> None:
         kind, serial = mark[0], mark[4]
+        if kind in marks.USER_KINDS and self._emitter is not None:
+            self._emitter.learn(kind, mark[7])
         if serial <= 0:
             self._emit_outside_rows([(sequence, mark)])
             return
@@ -413,7 +427,7 @@ class Converter:
         collected = self._open_rows[serial]
         own = [mark for _, mark in collected.events if self._emitter.worker(mark[1]) is None]
         computed = next((mark for mark in own if mark[0] - marks.PHASE_BASE in _COMPUTE), None)
-        if computed is None:
+        if computed is None and not collected.said_at:
             return
         del self._open_rows[serial]
         item = self._item(collected)
@@ -448,14 +462,14 @@ class Converter:
         emitter, scopes = self._emitter, self._scopes
         assert emitter is not None
         assert scopes is not None
-        attributes = window_attributes(part, self._so_far, last)
+        attributes = window_attributes(part, self._so_far, last, emitter.name_of)
         lanes = [emitter.lane(lane) for lane in part.lanes]
         if lanes not in ([], ["main"]):
             attributes[semconv.WINDOW_LANES] = lanes
         attributes.update(scopes.of_windows())
         attributes.update(scopes.left_out())
         if running is not None:
-            attributes[semconv.OPEN_PHASE] = semconv.PHASES[running.kind - marks.PHASE_BASE]
+            attributes[semconv.OPEN_PHASE] = emitter.name_of(running.kind)
             attributes[semconv.OPEN_SINCE] = running.t0 + emitter.info.perf_to_unix_ns
         attributes[semconv.SPANS_EMITTED] = emitter.emitted + 1
         attributes[semconv.TRACER_DROPPED] = self.lost
@@ -480,6 +494,9 @@ class Converter:
         error = None
         if phase_name(mark) in CHECKPOINTS:
             error = describe_checkpoint(mark, emitter.text(mark[7]), attributes)
+        elif phase_name(mark) == semconv.COMPILE:
+            reason = emitter.text(mark[5])
+            error = describe_compilation(mark, emitter.text(mark[7]), reason, attributes)
         parent = scopes.span_around(mark[2])
         emitter.emit_phase(event, emitter.run_trace, parent, attributes, error)
 
