@@ -44,7 +44,7 @@ def main() -> None:
     now = time.perf_counter_ns
     ring = RingWriter.create(Settings.from_env({}))
     lane = ring.intern("main")
-    write, open_phase, close_phase = ring.write, ring.open_phase, ring.close_phase
+    write, open_phase, close_phase = ring.write, ring.began, ring.ended
     tracer = TracerProvider()
     tracer.add_span_processor(BatchSpanProcessor(Discard()))
     start_span = tracer.get_tracer("benchmark").start_as_current_span

@@ -17,7 +17,7 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from itertools import count
 from statistics import median_low
 from time import perf_counter_ns
@@ -28,6 +28,7 @@ from grademl_otel.governor import BOUNDARIES, EVERYTHING, ROOTS, STEPS_PER_ROW, 
 from grademl_otel.loops import LoaderFacts
 from grademl_otel.steps import EVALUATION, TRAIN, StepMachine, Totals
 from grademl_otel.tally import Tally
+from grademl_otel.vocabulary import Vocabulary
 
 MAIN_LANE: Final = "main"
 NEVER: Final = 1 << 63
@@ -66,7 +67,7 @@ class Writer(Protocol):
     @property
     def process(self) -> Callable[[], int]: ...
     @property
-    def totals(self) -> MutableSequence[int]: ...
+    def totals(self) -> memoryview[int] | array[int]: ...
     def intern(self, text: str) -> int: ...
 
 
@@ -140,6 +141,8 @@ class Recorder:
         # Median of several: a hook that another process interrupts seems to cost that process' time.
         self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
         self._typical_cost = 0
+        self.vocabulary = Vocabulary(writer.totals, writer.intern)
+        """Names of the program's own phases."""
         self.governor = Governor()
         self.level = EVERYTHING
         """How much is measured; see `governor`."""
@@ -235,20 +238,25 @@ class Recorder:
         self.device = device
         self.began, self.phase = self._began_with_device, self._phase_with_device
 
-    def _is_measured(self, kind: int) -> bool:
-        return not _UNMEASURED[self.level] >> kind & 1
-
     def _began_with_device(self, lane: int, kind: int, t0: int) -> None:
         self._writer.began(lane, kind, t0)
-        if self.device is not None and self._is_measured(kind):
+        if self.device is not None and self.measures(kind):
             self.device.began(lane, kind)
 
     def _phase_with_device(
         self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
         self._writer.phase(kind, lane, t0, t1, row, item, own, detail)
-        if self.device is not None and self._is_measured(kind):
+        if self.device is not None and self.measures(kind):
             self.device.ended(lane, kind, t0, row)
+
+    def measures(self, kind: int) -> bool:
+        """Whether marks of ``kind`` are written at this level."""
+        return not _UNMEASURED[self.level] >> kind & 1
+
+    def outside_rows(self, now: int) -> None:
+        """Look after what is due after something outside of rows, of which there may be none."""
+        self._look_up(now)
 
     def lost(self) -> None:
         """Count a mark that could not be made."""

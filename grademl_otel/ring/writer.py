@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writing end of a ring: one per process, memory-mapped, read by a relay while it is being written.
 
-A mark is one checksum and one store of 64 bytes. Threads may write at the same time: the global interpreter
-lock makes each step of it atomic, a number is never given twice, and a half-written slot fails its check.
+A mark is one checksum and one store of 64 bytes; what runs a dozen times a step is `core.Core`.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ import os
 import secrets
 import threading
 import time
-from array import array
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from grademl_otel.config import Settings
 from grademl_otel.digest import clock_number, destination_digest, namespaces
 from grademl_otel.ring import layout
+from grademl_otel.ring.core import core_over
 from grademl_otel.ring.place import (
     RingUnavailable,
     create_allocated,
@@ -37,11 +34,6 @@ from grademl_otel.ring.reader import RingCorrupt, RingReader
 from grademl_otel.ring.sealed import Pointer, create_sealed
 
 __all__ = ["RingCorrupt", "RingReader", "RingUnavailable", "RingWriter"]
-
-_pack_open_phase: Final = layout.OPEN_PHASE.pack_into
-
-Write = Callable[..., None]
-"""``write(kind, lane, t0, t1, row, x=-1, y=0, z=0)``; see `marks` for what each means."""
 
 
 class _Held(NamedTuple):
@@ -67,10 +59,9 @@ class _Held(NamedTuple):
 class RingWriter:
     """A ring that this process owns.
 
-    ``write`` is a closure held as an attribute, because it runs a dozen times a step.
+    ``write``, ``phase``, ``row``, ``began``, ``ended``, ``measure_all_but`` and ``process`` are those of
+    `plaincore.Core`, held as attributes because they run a dozen times a step.
     """
-
-    write: Write
 
     def __init__(
         self,
@@ -91,15 +82,18 @@ class RingWriter:
         self._pointer = Pointer.to(sealed) if sealed >= 0 else None
         self._owner = os.getpid()
         self._growing = threading.RLock()  # a signal handler may come in between
-        """Held to add a string or a lane: two threads that did so at once would share one place."""
+        """Held to add a string: two threads that did so at once would share one place."""
         self._strings: dict[str, int] = {"": 0}
         self._string_end = 0
         self._refused = 0
-        self._lanes: dict[int, tuple[int, list[tuple[int, int]]]] = {}
-        self._sequence = count(1)
         self._final: int | None = None
         self._write_header()
-        self.write = _writer(memory, geometry, self._sequence)
+        core = self._core = core_over(memory, geometry)
+        self.write, self.phase, self.row = core.write, core.phase, core.row
+        self.began, self.ended = core.began, core.ended
+        self.measure_all_but, self.process = core.measure_all_but, core.process
+        self.totals = core.totals
+        """The accumulators, `marks.ACC_SLOTS` numbers; what is written here is published."""
 
     @classmethod
     def create(cls, settings: Settings) -> RingWriter:
@@ -175,45 +169,11 @@ class RingWriter:
         self.pair_clocks()
         self.beat(time.perf_counter_ns())
 
-    # --- Hot path ---------------------------------------------------------------------------------------
-
-    def open_phase(self, lane: int, kind: int, t0: int) -> None:
-        """Note that ``kind`` runs in ``lane`` since ``t0``; phases of a lane nest."""
-        slot = self._lanes.get(lane) or self._new_lane(lane)
-        if slot is None:
-            return
-        offset, stack = slot
-        stack.append((kind, t0))
-        _pack_open_phase(self._memory, offset, lane, kind, 0, t0)
-
-    def close_phase(self, lane: int) -> None:
-        """Take back the innermost `open_phase` of ``lane``; the one around it, if any, runs again."""
-        slot = self._lanes.get(lane)
-        if slot is None or not slot[1]:
-            return
-        offset, stack = slot
-        stack.pop()
-        kind, t0 = stack[-1] if stack else (0, 0)
-        _pack_open_phase(self._memory, offset, lane, kind, 0, t0)
-
-    def set_accumulators(self, values: array[int]) -> None:
-        """Publish the totals so far: an ``array('q')`` of `marks.ACC_SLOTS`."""
-        start = layout.ACCUMULATORS
-        self._memory[start : start + layout.ACCUMULATOR_BYTES] = values.tobytes()
+    # --- Now and then -----------------------------------------------------------------------------------
 
     def beat(self, now_ns: int) -> None:
         """Show a sign of life; ``now_ns`` is ``perf_counter_ns``."""
         layout.I64.pack_into(self._memory, layout.HEARTBEAT, now_ns)
-
-    # --- Now and then -----------------------------------------------------------------------------------
-
-    def _new_lane(self, lane: int) -> tuple[int, list[tuple[int, int]]] | None:
-        with self._growing:
-            slot = self._lanes.get(lane)
-            if slot is None and len(self._lanes) < layout.OPEN_LANES:
-                slot = (layout.OPEN_PHASES + len(self._lanes) * layout.OPEN_PHASE_STRIDE, [])
-                self._lanes[lane] = slot
-            return slot
 
     def intern(self, text: str) -> int:
         """Return the id of ``text``, the same for the same text; 0 when the section is full (counted)."""
@@ -270,7 +230,7 @@ class RingWriter:
     def mark_closing(self) -> int:
         """Declare the last mark written and return its sequence number; the reader then waits for no more."""
         if self._final is None:
-            self._final = next(self._sequence) - 1
+            self._final = self._core.seal()
             layout.I64.pack_into(self._memory, layout.FINAL_SEQUENCE, self._final)
             layout.I64.pack_into(self._memory, layout.CLOSING, 1)
         return self._final
@@ -356,21 +316,6 @@ class RingWriter:
     def _get(self, offset: int) -> int:
         value: int = layout.I64.unpack_from(self._memory, offset)[0]
         return value
-
-
-def _writer(memory: mmap.mmap, geometry: layout.Geometry, sequence: count[int]) -> Write:
-    following = sequence.__next__
-    pack_body = layout.BODY.pack
-    pack_slot = layout.SLOT.pack_into
-    first, slots, stride = geometry.first_slot, geometry.slots, layout.SLOT.size
-
-    def write(kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0) -> None:
-        body = pack_body(kind, lane, t0, t1, row, x, y, z)
-        seq = following()
-        # The sequence number seeds the checksum, so that a slot of an earlier lap never passes for this one.
-        pack_slot(memory, first + seq % slots * stride, seq, crc32(body, seq & 0xFFFFFFFF), body)
-
-    return write
 
 
 def _write_nothing(*_: int) -> None:

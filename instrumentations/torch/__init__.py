@@ -26,6 +26,7 @@ from grademl_otel.messages import warn
 __all__ = ["TorchInstrumentor"]
 
 _LATER: Final = {
+    "torch._dynamo.convert_frame": "compile",
     "safetensors.torch": "safetensors",
     "torch.distributed.checkpoint": "distributed_checkpoint",
     "torch.utils.checkpoint": "recompute",
@@ -41,6 +42,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.backward",
     "grademl_otel.instrumentations.torch.inner",
     "grademl_otel.instrumentations.torch.recompute",
+    "grademl_otel.instrumentations.torch.compile",
     "grademl_otel.instrumentations.torch.data",
     "grademl_otel.instrumentations.torch.checkpoint",
     "grademl_otel.instrumentations.torch.checkpointing",
@@ -59,6 +61,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.lifecycle",
     "grademl_otel.activerun",
     "grademl_otel.context",
+    "grademl_otel.ring.plaincore",
     "grademl_otel.ring.plaincore",
     "grademl_otel.ring.writer",
 )

@@ -60,7 +60,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
         ring.intern(text)
     for mark in script.marks:
         ring.write(*mark)
-    ring.open_phase(1, marks.phase_kind(semconv.FORWARD), now)
+    ring.began(1, marks.phase_kind(semconv.FORWARD), now)
     assert ring.path is not None
     reader = ring.reader()
     Pump(reader, lambda *_: [], 0).turn(4096, now)  # leaves its progress

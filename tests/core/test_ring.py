@@ -129,7 +129,7 @@ def test_number_that_was_never_written_is_waited_for_then_lost(
     writer: RingWriter, reader: RingReader
 ) -> None:
     number(writer, 0)
-    next(writer._sequence)  # a thread took a number and died, or is about to write
+    writer._core.seal()  # takes a number, as a thread that died before it wrote
     number(writer, 2)
 
     assert [mark[4] for mark in reader.read(10)] == [0]
@@ -227,31 +227,32 @@ def test_full_string_section_gives_id_zero(writer: RingWriter, reader: RingReade
 
 
 def test_open_phases_nest(writer: RingWriter, reader: RingReader) -> None:
-    writer.open_phase(1, 7, 100)
-    writer.open_phase(1, 6, 150)
-    writer.open_phase(2, 1, 160)
+    writer.began(1, 7, 100)
+    writer.began(1, 6, 150)
+    writer.began(2, 1, 160)
 
     assert reader.open_phases() == [OpenPhase(1, 6, 150), OpenPhase(2, 1, 160)]
-    writer.close_phase(1)
+    writer.ended(1)
     assert reader.open_phases() == [OpenPhase(1, 7, 100), OpenPhase(2, 1, 160)]
-    writer.close_phase(1)
-    writer.close_phase(1)  # one too many does no harm
-    writer.close_phase(2)
-    writer.close_phase(77)
+    writer.ended(1)
+    writer.ended(1)  # one too many does no harm
+    writer.ended(2)
+    writer.ended(77)
     assert reader.open_phases() == []
 
 
 def test_more_lanes_than_the_table_holds(writer: RingWriter, reader: RingReader) -> None:
     for lane in range(1, layout.OPEN_LANES + 10):
-        writer.open_phase(lane, 1, lane)
+        writer.began(lane, 1, lane)
 
     assert len(reader.open_phases()) == layout.OPEN_LANES
-    writer.close_phase(layout.OPEN_LANES + 5)
+    writer.ended(layout.OPEN_LANES + 5)
 
 
 def test_header_values_travel(writer: RingWriter, reader: RingReader) -> None:
     totals = array("q", range(marks.ACC_SLOTS))
-    writer.set_accumulators(totals)
+    for slot, value in enumerate(totals):
+        writer.totals[slot] = value
     writer.beat(12345)
     number(writer, 0)
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grademl_otel import marks, semconv
+from grademl_otel.ring import layout, plaincore
+from grademl_otel.ring.core import core_over
 
 
 class Mark(NamedTuple):
@@ -32,7 +33,15 @@ class ListWriter:
     strings: list[str] = field(default_factory=lambda: [""])
     running: list[tuple[int, int]] = field(default_factory=list)
     """(lane, kind) of the open phases."""
-    totals: array[int] = field(default_factory=lambda: array("q", bytes(8 * marks.ACC_SLOTS)))
+
+    def __post_init__(self) -> None:
+        geometry = layout.geometry(64 * 1024)
+        core = core_over(bytearray(geometry.size), geometry, plaincore.Core)
+        core.write = self.write
+        self.phase, self.row = core.phase, core.row
+        self.measure_all_but, self.process = core.measure_all_but, core.process
+        self.is_measured = core.is_measured
+        self.totals = core.totals
 
     def write(
         self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
@@ -44,15 +53,13 @@ class ListWriter:
             self.strings.append(text)
         return self.strings.index(text)
 
-    def open_phase(self, lane: int, kind: int, t0: int) -> None:
-        self.running.append((lane, kind))
+    def began(self, lane: int, kind: int, t0: int) -> None:
+        if self.is_measured(kind):
+            self.running.append((lane, kind))
 
-    def close_phase(self, lane: int) -> None:
+    def ended(self, lane: int) -> None:
         if self.running:
             self.running.pop()
-
-    def set_accumulators(self, values: array[int]) -> None:
-        self.totals = array("q", values)
 
     # --- What tests ask --------------------------------------------------------------------------------
 

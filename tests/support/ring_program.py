@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-from array import array
 
 from grademl_otel import marks, semconv
 from grademl_otel.config import Settings
@@ -51,7 +50,6 @@ def main(mode: str, steps: int, end: str, exporters: str = "file") -> None:
     transport = open_transport(ring, settings, mode)  # type: ignore[arg-type]
     at = now()
     ring.write(marks.SCOPE_OPEN, main_lane, at, at, EPOCH, 1, marks.SCOPE_INDEX[semconv.EPOCH], 0)
-    totals = array("q", [0] * marks.ACC_SLOTS)
     last_tick = at
     for step in range(steps):
         t0 = now()
@@ -60,19 +58,18 @@ def main(mode: str, steps: int, end: str, exporters: str = "file") -> None:
         ring.write(marks.phase_kind(semconv.DATA_FETCH), worker, t0 - STEP_NS, t0, row, item)
         t1 = now()
         ring.write(marks.phase_kind(semconv.DATA_WAIT), main_lane, t0, t1, row, item)
-        ring.open_phase(main_lane, forward, t1)
+        ring.began(main_lane, forward, t1)
         time.sleep(STEP_NS / 1e9)
         if end == "kill" and step == steps - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        ring.close_phase(main_lane)
+        ring.ended(main_lane)
         t2 = now()
         ring.write(forward, main_lane, t1, t2, row)
         t3 = now()
         ring.write(marks.phase_kind(semconv.BACKWARD), main_lane, t2, t3, row)
         ring.write(marks.ROW, main_lane, t0, t3, row, step, marks.pack_row(0, 1, EPOCH), BATCH)
-        totals[marks.ACC_STEPS] += 1
-        totals[marks.ACC_SAMPLES] += BATCH
-        ring.set_accumulators(totals)
+        ring.totals[marks.ACC_STEPS] += 1
+        ring.totals[marks.ACC_SAMPLES] += BATCH
         if t3 - last_tick > 1_000_000_000:
             last_tick = t3
             transport.tick(t3)
