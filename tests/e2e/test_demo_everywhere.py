@@ -392,7 +392,7 @@ REQUIRED = {
     "data.wait": {"grademl.lane", "grademl.step", "grademl.item"},
     "data.fetch": {"grademl.lane", "grademl.item"},
     "forward": {"grademl.lane", "grademl.step"},
-    "checkpoint.save": {"grademl.lane", "grademl.bytes"},
+    "checkpoint.save": {"grademl.lane", "grademl.bytes", "grademl.checkpoint.format"},
 }
 TYPES = {
     "double": {"grademl.tracer.cost_fraction"},
@@ -401,6 +401,7 @@ TYPES = {
         "grademl.window.last",
         "grademl.loader.persistent",
         "grademl.loader.in_order",
+        "grademl.checkpoint.completed",
     },
     "str[]": {"grademl.exporters", "grademl.window.lanes"},
     "int": {
@@ -413,7 +414,7 @@ TYPES = {
         *("grademl.window.cumulative_steps", "grademl.window.cumulative_eval_steps"),
         *("grademl.window.cumulative_rows", "grademl.window.detail_level", "grademl.window.record_level"),
         *("grademl.open_since", "grademl.tracer.unsent"),
-        *("grademl.left_out.passes", "grademl.left_out.phases"),
+        *("grademl.left_out.passes", "grademl.left_out.phases", "grademl.checkpoint"),
     },
 }
 
