@@ -26,7 +26,7 @@ from grademl_otel.messages import warn
 __all__ = ["TorchInstrumentor"]
 
 _LATER: Final = {
-    "torch._dynamo.convert_frame": "compile",
+    "torch._dynamo": "compile",
     "safetensors.torch": "safetensors",
     "torch.distributed.checkpoint": "distributed_checkpoint",
     "torch.utils.checkpoint": "recompute",
@@ -61,7 +61,6 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.lifecycle",
     "grademl_otel.activerun",
     "grademl_otel.context",
-    "grademl_otel.ring.plaincore",
     "grademl_otel.ring.plaincore",
     "grademl_otel.ring.writer",
 )
