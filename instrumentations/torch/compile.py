@@ -33,6 +33,8 @@ _MAX_REASONS: Final = 256
 """Different reasons that are told of a process: each is kept in the ring as long as that lives."""
 _MAX_FRAMES: Final = 1024
 _NOTHING_TO_COMPILE: Final = "SkipFrame"
+_EXPLAINS: Final = ("get_and_maybe_log_recompilation_reasons", "get_and_maybe_log_recompilation_reason")
+"""What tells why a function is compiled again, by its names in torch, the latest first."""
 _TRIGGERS: Final = {
     "DYNAMO": marks.COMPILE_FRAME,
     "LAZY_BACKWARD": marks.COMPILE_BACKWARD,
@@ -46,6 +48,9 @@ def install(patches: Patches) -> None:
     handler = sys.modules["torch._dynamo.callback"].CompilationCallbackHandler
     compilations = _Compilations()
     patches.replace(frames, "_compile", _wrap_compile(frames._compile, compilations))
+    for name in _EXPLAINS:
+        if hasattr(frames, name):
+            patches.replace(frames, name, _wrap_explanation(getattr(frames, name), compilations))
     start, end = handler.run_start_callbacks, handler.run_end_callbacks
     patches.replace(handler, "run_start_callbacks", _wrap_callbacks(start, compilations.later_begins))
     patches.replace(handler, "run_end_callbacks", _wrap_callbacks(end, compilations.later_ends))
@@ -76,6 +81,23 @@ def _wrap_compile(original: Callable[..., Any], compilations: _Compilations) -> 
     return _compile
 
 
+def _wrap_explanation(original: Callable[..., Any], compilations: _Compilations) -> Callable[..., Any]:
+    here = compilations.here
+
+    @pass_over
+    @wraps(original)
+    def explain(*args: Any, **kwargs: Any) -> Any:
+        try:
+            reasons = original(*args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
+        here.reasons = reasons
+        return reasons
+
+    return explain
+
+
 def _wrap_callbacks(original: Callable[..., Any], ours: Callable[..., None]) -> Callable[..., Any]:
     @pass_over
     @wraps(original)
@@ -103,6 +125,8 @@ class _Here(threading.local):
     """A frame is being compiled in this thread."""
     later: _Running | None = None
     """Something else is."""
+    reasons: Any = None
+    """Why what had been compiled of the frame did not fit; a list of texts, if Dynamo gave one."""
 
 
 class _Compilations:
@@ -143,9 +167,8 @@ class _Compilations:
             if len(self._names) < _MAX_FRAMES:
                 self._names[frame] = name
             detail = f"{name}:{failure}" if failure and failure != _NOTHING_TO_COMPILE else name
-            reason = self._reason(code) if version > 0 else ""
             own = marks.pack_compilation(frame, version, marks.COMPILE_FRAME)
-            self._record(running, t1, own, detail, reason)
+            self._record(running, t1, own, detail, self._take_reason())
         except Exception as error:
             self._guard.failed(error)
 
@@ -176,13 +199,12 @@ class _Compilations:
         why = recorder.text(reason) if reason else -1
         machine.inner(_COMPILE, t0, t1, own, recorder.text(detail), why)
 
-    def _reason(self, code: CodeType) -> str:
-        """Why what was compiled of the function did not fit, as Dynamo says it; empty where it does not."""
-        latest = sys.modules["torch._dynamo.utils"].get_compilation_metrics()[-1:]
-        reason = getattr(latest[0], "recompile_reason", None) if latest else None
-        if not isinstance(reason, str) or latest[0].co_name != code.co_name:
+    def _take_reason(self) -> str:
+        """Return the first reason why the frame is compiled again; empty where it is not known."""
+        reasons, self.here.reasons = self.here.reasons, None
+        if not isinstance(reasons, list) or not reasons or not isinstance(reasons[0], str):
             return ""
-        reason = reason.strip().partition("\n")[0][:_LONGEST_REASON]
+        reason = reasons[0].strip().partition("\n")[0][:_LONGEST_REASON]
         if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS:
             return ""
         self._reasons.add(reason)
@@ -204,11 +226,11 @@ def _parse(compile_id: str) -> tuple[int, int]:
 
 
 def _name_of(code: CodeType, args: tuple[Any, ...]) -> str:
-    """The name of the function, a method's with its class."""
+    """The name of the function, a method's with its class; ``args`` begin with its globals and locals."""
     name: str = getattr(code, "co_qualname", "")
     if not name:  # Python 3.10
-        name = code.co_name
         scope = args[1] if len(args) > 1 and isinstance(args[1], dict) else {}
-        if code.co_varnames[:1] == ("self",) and "self" in scope:
-            name = f"{type(scope['self']).__name__}.{name}"
+        first = scope.get(code.co_varnames[0]) if code.co_argcount else None
+        method = isinstance(first, sys.modules["torch"].nn.Module)
+        name = f"{type(first).__name__}.{code.co_name}" if method else code.co_name
     return name.rpartition("<locals>.")[2][:_LONGEST_NAME]
