@@ -20,6 +20,7 @@ ROW_CONTEXT    serial of the row      flags foreseen          number foreseen   
 ROW_LINK       serial of the row      trace id, upper half    trace id, lower half        span id
 ROW_DEVICE     serial of the row      device times lost       0                           0
 ROW_SAID       serial of the row      0                       0                           0
+ROW_BESIDE     serial of the row      number of collectives   0                           0
 DEVICE_MEMORY  1 + device's number    bytes allocated         bytes reserved              most ever allocated
 SCOPE_OPEN     serial of the scope    parent scope or 0       index into `SCOPES`         its number or -1
 SCOPE_CLOSE    serial of the scope    0 ok, 1 error           index into `SCOPES` (final) string id of error
@@ -43,6 +44,12 @@ ROW_DEVICE comes.
 
 ROW_SAID says that the program itself told where the row begins and ends. A phase that the program named has a
 kind of `USER_KINDS` and its name in ``z``, in ``y`` the string id of the exception that left it, or 0.
+
+A collective's ``x`` is `pack_item` of the string id of its group (16 hex digits, a slash, the number of
+members) and its number there, -1 where it could not be named; ``y`` is `pack_collective`; ``z`` the string id
+of the operation. Its row is the one that was open when it was issued; the mark comes at its end, which may be
+after the row's ROW. Then ROW_BESIDE came before that, with the number of collectives of the row that went on
+beside the thread.
 
 A checkpoint's ``x`` is its number where it is saved in the background and this is the part for which the
 thread waits, else -1; its ``z`` the string id of its format and, after a colon, the type of the error that it
@@ -91,6 +98,7 @@ ROW_LINK: Final = 73
 ROW_SAID: Final = 76
 ROW_DEVICE: Final = 74
 DEVICE_MEMORY: Final = 75
+ROW_BESIDE: Final = 77
 DEVICE_BASE: Final = 128
 """Kind of what a device did for phase 0."""
 
@@ -152,6 +160,18 @@ def pack_item(pass_serial: int, batch: int) -> int:
 def unpack_item(item: int) -> tuple[int, int]:
     """Return (pass serial, batch) of :func:`pack_item`."""
     return item >> _BATCH_BITS, item & _BATCH_MASK
+
+
+def pack_collective(size: int, completed: bool, blocking: bool) -> int:
+    """Return the ``y`` of a collective of ``size`` bytes; ``completed``: t1 is its completion, not the return
+    of the call that issued it; ``blocking``: its thread stood still for it.
+    """
+    return size << 2 | completed << 1 | blocking
+
+
+def unpack_collective(y: int) -> tuple[int, bool, bool]:
+    """Return (bytes, completed, blocking) of :func:`pack_collective`."""
+    return y >> 2, bool(y & 2), bool(y & 1)
 
 
 def pack_row(flags: int, micro: int, pass_serial: int) -> int:
