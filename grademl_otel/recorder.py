@@ -46,6 +46,8 @@ _NESTING: Final = 16
 _LONGEST_NAME: Final = 256
 _TRIAL: Final = marks.SCOPE_INDEX[semconv.TRIAL]
 _TICK_NS: Final = 1_000_000_000
+_MOST_BESIDE: Final = 64
+_NONE_BESIDE: Final = (0, 0)
 _BOUNDS_NS: Final = tuple(round(bound * 1e9) for bound in semconv.STEP_DURATION_BOUNDS_S)
 
 
@@ -126,6 +128,8 @@ class Recorder:
         """What makes spans of the user nest in the steps; None where there is no OpenTelemetry to do so."""
         self.device: AsynchronousDevice | None = None
         """What times an asynchronous device; None where none is in use."""
+        self._beside: dict[int, list[int]] = {}
+        """By row: how many collectives of it go on beside the thread, and how many of these are over."""
         self._forked = forked
         self._keeper = keeper
         self._scopes = scopes
@@ -258,6 +262,18 @@ class Recorder:
         """Look after what is due after something outside of rows, of which there may be none."""
         self._look_up(now)
 
+    def goes_on(self, row: int) -> list[int]:
+        """Count a collective of ``row`` that goes on beside the thread; in the second of what is returned its
+        end is to be counted, after its mark was written.
+        """
+        counts = self._beside.get(row)
+        if counts is None:
+            if len(self._beside) >= _MOST_BESIDE:
+                self._beside.clear()  # of rows that never came
+            counts = self._beside[row] = [0, 0]
+        counts[0] += 1
+        return counts
+
     def lost(self) -> None:
         """Count a mark that could not be made."""
         self._acc[marks.ACC_LOST] += 1
@@ -374,6 +390,10 @@ class Recorder:
                 flags |= marks.UNSAMPLED
         if self.device is not None and self.device.row_ends(serial):
             flags |= marks.DEVICE_LATER
+        if self._beside:
+            issued, over = self._beside.pop(serial, _NONE_BESIDE)
+            if over < issued:
+                self._write(marks.ROW_BESIDE, lane, t1, t1, serial, issued, 0, 0)
         cost = self._cost_of_row(t1 - t0 if kind == TRAIN else 0)
         self._write_row(serial, lane, t0, t1, step, flags, micro, pass_, samples, cost)
         self._look_up(t1)
