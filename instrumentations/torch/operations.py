@@ -113,17 +113,18 @@ def issued(call: Call, group: Group, blocking: bool, work: Any) -> None:
     name = recorder.text(operation.name)
     if blocking:
         host = host or operation.counted == NOTHING  # whoever leaves a barrier has passed it
-        here.blocking = works.Issued(recorder, machine, 0, t0, t1, item, size, name, host, True, sender)
+        here.blocking = works.Issued(recorder, machine, 0, t0, t1, item, size, name, host, True, None, sender)
     else:
         row = 0 if machine is None else machine.row_of(t0)
         future = works.future_of(work) if host and not operation.between else None
         if future is not None:
             works.follow(future, recorder, row, t0, item, size, name)
+        elif method is not None and host:
+            counts = recorder.goes_on(row)
+            here.returning = works.Issued(
+                recorder, machine, row, t0, t1, item, size, name, host, False, counts, sender
+            )
         else:
-            left = works.Issued(recorder, machine, row, t0, t1, item, size, name, host, False, sender)
-            if method is not None and host:
-                here.returning = left
-            else:
-                left.over(t1, False)
+            works.Issued(recorder, machine, row, t0, t1, item, size, name, host, False, None, sender).left()
     if recorder.measuring:
         recorder.spent(t1)

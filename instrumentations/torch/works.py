@@ -36,8 +36,6 @@ COLLECTIVE: Final = marks.phase_kind(semconv.COLLECTIVE)
 _WAIT: Final = marks.phase_kind(semconv.COLLECTIVE_WAIT)
 COMM_LANE: Final = "comm"
 """Of collectives that run beside the thread which issued them."""
-_COMPLETED: Final = 2
-_BYTES_SHIFT: Final = 2
 
 
 class Issued(NamedTuple):
@@ -58,21 +56,25 @@ class Issued(NamedTuple):
     """The data is in memory of the CPU: it is complete when nobody has to wait any more."""
     blocking: bool
     """The thread is about to wait for it."""
+    counts: list[int] | None
+    """Of the row, where the collective goes on beside the thread, see `Recorder.goes_on`."""
     sender: tuple[Group, int] | None
     """Where it receives from any rank: its group and tag. Who sent is known at the end."""
 
     def over(self, t1: int, completed: bool, work: Any = None) -> None:
         """It ended at ``t1``, in success with ``completed``; ``work`` is what was waited for."""
-        recorder, machine, row, t0, _, item, size, operation, host, blocking, sender = self
+        recorder, machine, row, t0, _, item, size, operation, host, blocking, counts, sender = self
         if sender is not None and completed:
             group, tag = sender
             text, number = group.count_between(int(work._source_rank()), group.rank, tag)
             item = marks.pack_item(recorder.text(text), number)
-        own = size << _BYTES_SHIFT | (_COMPLETED if completed and host else 0) | blocking
+        own = marks.pack_collective(size, completed and host, blocking)
         if blocking and machine is not None:
             machine.inner(COLLECTIVE, t0, t1, own, operation, item)
         else:
             recorder.phase(COLLECTIVE, recorder.lane(COMM_LANE), t0, t1, row, item, own, operation)
+        if counts is not None:
+            counts[1] += 1
 
     def left(self) -> None:
         """Nobody saw its end."""
@@ -123,17 +125,26 @@ def future_of(work: Any) -> Any:
 
 def follow(future: Any, recorder: Recorder, row: int, t0: int, item: int, size: int, operation: int) -> None:
     """A collective goes on beside the thread until its ``future`` is done."""
-    future.add_done_callback(partial(_completed, recorder, row, t0, item, size, operation))
+    counts = recorder.goes_on(row)
+    future.add_done_callback(partial(_completed, recorder, counts, row, t0, item, size, operation))
 
 
 def _completed(
-    recorder: Recorder, row: int, t0: int, item: int, size: int, operation: int, future: Any
+    recorder: Recorder,
+    counts: list[int],
+    row: int,
+    t0: int,
+    item: int,
+    size: int,
+    operation: int,
+    future: Any,
 ) -> None:
     """Callback of a future, in a thread of the backend; what it raises would be printed."""
     t1 = perf_counter_ns()
     try:
-        own = size << _BYTES_SHIFT | (_COMPLETED if _succeeded(future) else 0)
+        own = marks.pack_collective(size, _succeeded(future), False)
         recorder.phase(COLLECTIVE, recorder.lane(COMM_LANE), t0, t1, row, item, own, operation)
+        counts[1] += 1
     except Exception:
         recorder.lost()
 
