@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grademl_otel import marks, semconv
+from grademl_otel.convert.collectives import COLLECTIVE, describe_collective
 from grademl_otel.convert.spans import Attributes, Link, Span
 from grademl_otel.ring.reader import Mark
 
@@ -72,6 +73,8 @@ class Emitter:
         sequence, (kind, lane, t0, t1, _, item, _, _) = event
         span = semconv.event_id(self._of_marks, sequence)
         attributes = {semconv.LANE: self.lane(lane), **attributes}
+        if kind == COLLECTIVE:
+            attributes |= describe_collective(event[1], self.text)
         if item >= 0 and kind in _WITH_ITEM:
             pass_serial, batch = marks.unpack_item(item)
             attributes[semconv.ITEM] = f"{pass_serial}:{batch}"

@@ -9,6 +9,7 @@ from typing import Final
 from grademl_otel import semconv
 from grademl_otel.convert.bounds import shard_of_asked_step, spans_of_step, worker_spans_per_part
 from grademl_otel.convert.emitter import Emitter, Event, phase_name
+from grademl_otel.convert.collectives import COLLECTIVE
 from grademl_otel.convert.rows import OpenRow, Row
 from grademl_otel.convert.spans import Attributes, Link
 from grademl_otel.convert.windows import Part
@@ -122,13 +123,14 @@ def _emit_nested(emitter: Emitter, phases: list[Event], trace: int, step_span: i
     """Emit phases under the step, each inside the one of its lane that encloses it in time."""
     stacks: dict[int, list[tuple[int, int]]] = {}
     for event in sorted(phases, key=lambda event: (event[1][2], -event[1][3])):
-        _, lane, _, t1, *_ = event[1]
+        kind, lane, _, t1, *_ = event[1]
         stack = stacks.setdefault(lane, [])
         while stack and stack[-1][0] < t1:
             stack.pop()
         parent = stack[-1][1] if stack else step_span
         span = emitter.emit_phase(event, trace, parent, {semconv.STEP_NUMBER: step})
-        stack.append((t1, span))
+        if kind != COLLECTIVE:  # several of a lane overlap, and nothing lies in one
+            stack.append((t1, span))
 
 
 def _emit_fetched(emitter: Emitter, phases: list[Event], part: Part, step: int) -> None:
