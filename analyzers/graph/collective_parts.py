@@ -2,9 +2,10 @@
 """Collectives in the main lanes: what a thread that stands still in one waits for, and what is transfer.
 
 A collective that blocks its caller is a phase of its lane; here it gets its two parts. One that runs beside
-the thread takes none of its time, but backward does not end before those that it issued are complete: after
-the last of them was issued there is nothing left to compute, and the thread stands still until they are done.
-That end of backward is inferred from their times.
+the thread takes none of its time until the thread waits for it, which is a phase, too: it ends when the
+collective does. Backward does not end before the collectives are complete that it issued: after the last of
+them there is nothing left to compute, and the thread stands still until they are done. That end of backward
+is inferred from their times.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from grademl_otel.analyzers.model.columns import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-COLLECTIVE_WAIT: Final = "collective.wait"
-"""The part of a collective in which the others had not all arrived."""
+RANKS_WAIT: Final = "ranks.wait"
+"""The part of a collective in which other ranks had not all arrived."""
 COLLECTIVE_TRANSFER: Final = "collective.transfer"
 """The rest of it."""
-COLLECTIVE_PARTS: Final = (COLLECTIVE_WAIT, COLLECTIVE_TRANSFER)
+COLLECTIVE_PARTS: Final = (RANKS_WAIT, COLLECTIVE_TRANSFER)
 
 _SLACK_NS: Final = 1_000_000
-"""How much later than the end of backward a completion may be heard of that backward waited for."""
+"""How much later than the end of a phase a completion may be heard of that the phase waited for."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,30 @@ def of_blocking(found: Collectives, start: IntArray, end: IntArray, span_ix: Int
     phase, one = phase[told], one[told]
     return Parts.of(
         start[phase], found.last[one], end[phase], phase, span_ix[phase], np.ones(len(one), np.bool_), False
+    )
+
+
+def of_waits(found: Collectives, rank: IntArray, start: IntArray, end: IntArray, waits: IntArray) -> Parts:
+    """Return the parts of the phases ``waits``, in which a thread waits for collectives beside it.
+
+    Which one is told by its end: of those of the rank that end in the wait the last. ``rank``, ``start`` and
+    ``end`` are those of all phases.
+    """
+    beside = np.flatnonzero(found.beside)
+    phase, one = [], []
+    for at in np.unique(rank[waits]).tolist():
+        theirs = beside[found.rank[beside] == at]
+        theirs = theirs[np.argsort(found.end[theirs], kind="stable")]
+        mine = waits[rank[waits] == at]
+        place = np.searchsorted(found.end[theirs], end[mine] + _SLACK_NS, "right") - 1
+        known = place >= 0
+        known[known] = found.end[theirs[place[known]]] > start[mine[known]]
+        phase.append(mine[known])
+        one.append(theirs[place[known]])
+    none = np.zeros(0, np.int64)
+    phases, ones = np.concatenate([none, *phase]), np.concatenate([none, *one])
+    return Parts.of(
+        start[phases], found.last[ones], end[phases], phases, found.span_ix[ones], found.apart[ones], False
     )
 
 

@@ -32,6 +32,7 @@ from grademl_otel.analyzers.graph.collective_parts import (
     Parts,
     of_backward,
     of_blocking,
+    of_waits,
     told_apart,
 )
 from grademl_otel.analyzers.graph.intervals import (
@@ -70,6 +71,7 @@ STEP_PHASES: Final = frozenset(semconv.PHASES) - frozenset(WORK_SCOPES)
 
 _OUTER_FIRST: Final = (semconv.DATA_WAIT, semconv.OPTIMIZER, semconv.BACKWARD)
 """Of two phases with equal bounds the one named first is the outer one."""
+_COLLECTIVES: Final = (semconv.COLLECTIVE, semconv.COLLECTIVE_WAIT)
 _NESTED_IN: Final = {
     semconv.DATA_FETCH: semconv.DATA_WAIT,
     semconv.DATA_COLLATE: semconv.DATA_WAIT,
@@ -213,8 +215,8 @@ class _Rows:
         self.inline: BoolArray = (steps.item_batch >= 0) & (steps.item_worker < 0) & ~has_workers
         self.told: BoolArray = np.zeros(len(steps), bool)
         """Rows whose waiting for other ranks is known; see `phases`."""
-        self._placed: BoolArray = np.zeros(len(steps), bool)
-        """Rows of which the table tells where in the lane their collectives were."""
+        self._placed: dict[str, BoolArray] = {}
+        """Of collectives and waits for them the rows of which the table tells where in the lane they were."""
 
     def of(self, rank: int) -> IntArray:
         """Return the rows of ``rank`` in order of time."""
@@ -259,7 +261,7 @@ class _Rows:
         detailed &= ~mismatched
         expected = self.run.steps.count.get(semconv.COLLECTIVE, np.zeros(len(self.start), np.int64))
         self.told = told_apart(self.collectives, expected, detailed)
-        self._placed = self._collectives_placed(detail, expected)
+        self._placed = {phase: self._where_placed(phase, detail) for phase in _COLLECTIVES}
         conflicts = []
         if mismatched.any():
             steps = sorted({int(step) for step in self.run.steps.step[mismatched]})
@@ -274,27 +276,32 @@ class _Rows:
     def _parts(self, detail: _Phases) -> list[_Phases]:
         """Return what collectives of ``detail`` consist of, as phases inside of it."""
         rank = self.run.steps.rank[detail.row]
+        waits = np.flatnonzero(detail.name == _INDEX[semconv.COLLECTIVE_WAIT])
         backward = np.flatnonzero(detail.name == _INDEX[semconv.BACKWARD])
         return [
             _phases_of(parts, detail)
             for parts in (
                 of_blocking(self.collectives, detail.start, detail.end, detail.span_ix),
+                of_waits(self.collectives, rank, detail.start, detail.end, waits),
                 of_backward(self.collectives, rank, detail.start, detail.end, backward),
             )
         ]
 
-    def _collectives_placed(self, detail: _Phases, expected: IntArray) -> BoolArray:
-        """Return the rows in whose lane the table's collectives, ``expected`` many, have their own time.
+    def _where_placed(self, phase: str, detail: _Phases) -> BoolArray:
+        """Return the rows in whose lane the table's collectives, or waits for them, have their own time.
 
         The table adds up those that ran beside the lane, or within a phase, with the others: it does not tell
         where unless the rank's detail shows that there are none of those. Without detail, one has its place.
         """
         steps, found = self.run.steps, self.collectives
-        nested = (detail.name == _INDEX[semconv.COLLECTIVE]) & (detail.depth > 0)
-        elsewhere = {*found.rank[found.beside].tolist(), *steps.rank[detail.row[nested]].tolist()}
-        known = np.isin(steps.rank, found.rank)
-        placed: BoolArray = np.where(known, ~np.isin(steps.rank, list(elsewhere)), expected == 1)
-        return placed
+        mine = detail.name == _INDEX[phase]
+        elsewhere = set(steps.rank[detail.row[mine & (detail.depth > 0)]].tolist())
+        known = set(steps.rank[detail.row[mine]].tolist())
+        if phase == semconv.COLLECTIVE:
+            elsewhere |= set(found.rank[found.beside].tolist())
+        once = steps.count.get(phase, np.zeros(len(steps), np.int64)) == 1
+        placed: BoolArray = np.where(np.isin(steps.rank, list(known)), True, once)
+        return placed & ~np.isin(steps.rank, list(elsewhere))
 
     def _detail(self) -> _Phases:
         """Return the phases below the matched `step` spans, with their exact times."""
@@ -360,8 +367,8 @@ class _Rows:
     def _in_main_lane(self, phase: str) -> BoolArray:
         """Return for each row whether it ran ``phase`` in the main lane, according to the table."""
         ran: BoolArray = self.run.steps.count[phase] > 0
-        if phase == semconv.COLLECTIVE:
-            return ran & self._placed
+        if phase in self._placed:
+            return ran & self._placed[phase]
         return ran & self.inline if phase in semconv.WORKER_PHASES else ran
 
     def _from_table(self, chosen: BoolArray) -> _Phases:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, COLLECTIVE_WAIT
+from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 
 OBSERVED = "observed"
 INFERRED = "inferred"
@@ -74,15 +74,16 @@ class Path:
 
 def kind_of(phase: str) -> str:
     """Return the kind of a section in ``phase`` when no edge says more."""
-    if phase in semconv.WAIT_PHASES:
-        return UNEXPLAINED
     if phase in _KINDS:
         return _KINDS[phase]
+    if phase in semconv.WAIT_PHASES:
+        return UNEXPLAINED
     return TRANSFER if phase == semconv.DATA_TRANSFER else WORK
 
 
 _KINDS: Final = {
     semconv.COLLECTIVE: WAIT,  # for the last rank, then for the transfer: not told apart without its partners
-    COLLECTIVE_WAIT: WAIT,
+    semconv.COLLECTIVE_WAIT: WAIT,
+    RANKS_WAIT: WAIT,
     COLLECTIVE_TRANSFER: TRANSFER,
 }

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the clocks of hosts are apart, as far as collectives prove it.
+"""How far the clocks of hosts are apart, as far as collectives tell.
 
-No member leaves a collective of equals before the last one has arrived. So the end that one host saw and the
-arrival that another saw bound the difference of their clocks from both sides; over many collectives the
-bounds close in to about the time of the fastest transfer. Where no difference at all is possible too, nothing
-is shifted. Durations are never changed.
+All members of a collective of equals leave it together, give or take the time of its transfer, and none before
+the last has arrived. So the difference of the ends that two hosts saw is that of their clocks; its spread
+over many collectives, and the shortest transfer, tell how far that may be off. It stays within what arrivals
+and ends allow. Where the clocks may as well agree, nothing is shifted. Durations are never changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,8 @@ from grademl_otel.analyzers.model.facts import Run
 
 _UNKNOWN: Final = 1 << 61
 """An error that no time reaches: the clocks are not tied."""
+_SPREAD: Final = 3
+"""Median deviations that the difference of two clocks may be off."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Clock:
 
     host: str
     offset_ns: int
-    """What it shows more than the reference, in the middle of what is possible."""
+    """What it shows more than the reference."""
     error_ns: int | None
     """How far that may be off on either side; None where nothing ties it to the reference."""
     applied: bool
@@ -79,20 +81,23 @@ def tie_clocks(
 ) -> Clocks:
     """Return the clocks of ``ranks``, tied by collectives of equals with a known end: an element a member."""
     of_rank, hosts = _of_ranks(run, ranks)
+    clocks = [Clock(host, 0, None, False, 0) for host in hosts]
+    if clocks:
+        clocks[0] = replace(clocks[0], error_ns=0)
     if len(hosts) < 2:
-        return Clocks([Clock(host, 0, 0, False, 0) for host in hosts], of_rank)
-    clock = np.array([of_rank.get(int(one), 0) for one in rank], np.int64)
-    most, pairs = _bounds(len(hosts), clock, issue, end, key)
-    clocks = [Clock(hosts[0], 0, 0, False, int(pairs[0]))]
-    for number in range(1, len(hosts)):
-        high, low = int(most[number, 0]), -int(most[0, number])
-        if high >= _UNKNOWN or low <= -_UNKNOWN or low > high:
-            clocks.append(Clock(hosts[number], 0, None, False, int(pairs[number])))
-        elif low <= 0 <= high:
-            clocks.append(Clock(hosts[number], 0, max(high, -low), False, int(pairs[number])))
-        else:
-            middle = (low + high) // 2
-            clocks.append(Clock(hosts[number], middle, high - middle, True, int(pairs[number])))
+        return Clocks(clocks, of_rank)
+    meetings = _Meetings.of(np.array([of_rank[one] for one in rank.tolist()], np.int64), issue, end, key)
+    reached, found = {0}, True
+    while found:  # first those that meet the reference, then those that meet one of these, ...
+        found = False
+        for number in sorted(set(range(len(hosts))) - reached):
+            tied = meetings.tie(
+                number, [clocks[one] if one in reached else None for one in range(len(hosts))]
+            )
+            if tied is not None:
+                clocks[number] = replace(tied, host=hosts[number])
+                reached.add(number)
+                found = True
     return Clocks(clocks, of_rank)
 
 
@@ -119,28 +124,60 @@ def _of_ranks(run: Run, ranks: Sequence[int]) -> tuple[dict[int, int], list[str]
     return of_rank, hosts
 
 
-def _bounds(
-    clocks: int, clock: IntArray, issue: IntArray, end: IntArray, key: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return (the most that each clock can show more than each other, collectives that tie each clock)."""
-    most = np.full((clocks, clocks), _UNKNOWN, np.int64)
-    np.fill_diagonal(most, 0)
-    pairs = np.zeros(clocks, np.int64)
-    order = np.lexsort((clock, key))
-    for some in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-        members = clock[some]
-        here = np.unique(members)
-        if len(here) < 2:
-            continue
-        pairs[here] += 1
-        starts = np.searchsorted(members, here)
-        first_end = np.minimum.reduceat(end[some], starts)
-        last_issue = np.maximum.reduceat(issue[some], starts)
-        cell = np.ix_(here, here)
-        most[cell] = np.minimum(most[cell], first_end[:, None] - last_issue[None, :])
-    np.fill_diagonal(most, 0)
-    for via in range(clocks):  # what ties a to b and b to c ties a to c
-        there, on = most[:, via, None], most[None, via, :]
-        known = (there < _UNKNOWN) & (on < _UNKNOWN)
-        most = np.minimum(most, np.where(known, there + on, _UNKNOWN))
-    return most, pairs
+@dataclass(frozen=True)
+class _Meetings:
+    """Collectives between clocks: one element per collective and clock, sorted by collective."""
+
+    key: IntArray
+    clock: IntArray
+    first_end: IntArray
+    last_issue: IntArray
+    shortest: IntArray
+    """Shortest time that a member of the collective was in it: about that of the transfer."""
+
+    @classmethod
+    def of(cls, clock: IntArray, issue: IntArray, end: IntArray, key: IntArray) -> _Meetings:
+        order = np.lexsort((clock, key))
+        key, clock, issue, end = key[order], clock[order], issue[order], end[order]
+        new = np.ones(len(key), np.bool_)
+        new[1:] = (np.diff(key) != 0) | (np.diff(clock) != 0)
+        starts = np.flatnonzero(new)
+        if not len(starts):
+            return cls(key, clock, key, key, key)
+        numbers, place = np.unique(key, return_inverse=True)
+        shortest = np.full(len(numbers), np.iinfo(np.int64).max, np.int64)
+        np.minimum.at(shortest, place, end - issue)
+        return cls(
+            key[starts],
+            clock[starts],
+            np.minimum.reduceat(end, starts),
+            np.maximum.reduceat(issue, starts),
+            shortest[place[starts]],
+        )
+
+    def tie(self, number: int, known: Sequence[Clock | None]) -> Clock | None:
+        """Return clock ``number`` as it is tied to one of the ``known`` ones; None where it meets none."""
+        mine = np.flatnonzero(self.clock == number)
+        best: Clock | None = None
+        for other, clock in enumerate(known):
+            if clock is None or clock.error_ns is None:
+                continue
+            theirs = np.flatnonzero(self.clock == other)
+            _, here, there = np.intersect1d(self.key[mine], self.key[theirs], return_indices=True)
+            if not len(here) or (best is not None and len(here) <= best.pairs):
+                continue
+            a, b = mine[here], theirs[there]
+            apart = self.first_end[a] - self.first_end[b]
+            least = int((self.last_issue[a] - self.first_end[b]).max())
+            most = int((self.first_end[a] - self.last_issue[b]).min())
+            middle = int(np.median(apart))
+            spread = _SPREAD * int(np.median(np.abs(apart - middle)))
+            if least <= most:
+                middle = min(max(middle, least), most)
+            else:
+                spread = max(spread, least - most)  # it drifts
+            error = max(spread, int(self.shortest[a].min())) + clock.error_ns
+            offset = middle + (clock.offset_ns if clock.applied else 0)
+            agree = abs(offset) <= error and least <= 0 <= most
+            best = Clock("", offset, error, not agree, len(here))
+        return best

@@ -26,7 +26,8 @@ BoolArray = npt.NDArray[np.bool_]
 ONE_SIDED: Final = frozenset({"send", "recv", "broadcast", "reduce", "gather", "scatter"})
 """Operations that a member may leave before the last one has arrived: the root, or the sender."""
 
-_MAIN: Final = "main"
+_BESIDE: Final = "comm"
+"""Lane of what runs beside the thread that issued it."""
 _MOST_NS: Final = 1 << 60
 _ROUNDING_NS: Final = 2_000
 """What bounds of a row, in whole microseconds, may be off."""
@@ -168,7 +169,7 @@ def _read(run: Run) -> dict[str, Any]:
         size, moved = _count(said.get(semconv.COLLECTIVE_SIZE)), _count(said.get(semconv.BYTES))
         op = ops.setdefault(str(said.get(semconv.COLLECTIVE_OP, "")), len(ops))
         completed = said.get(semconv.COLLECTIVE_COMPLETED) is True
-        beside = said.get(semconv.LANE, _MAIN) != _MAIN or said.get(semconv.COLLECTIVE_BLOCKING) is False
+        beside = said.get(semconv.LANE) == _BESIDE or said.get(semconv.COLLECTIVE_BLOCKING) is False
         text.append(key if isinstance(key, str) and key else f"?{ix}")
         numbers.append((ix, size or 0, -1 if moved is None else moved, op, completed, beside))
     table = np.array(numbers, np.int64).reshape(-1, 6)

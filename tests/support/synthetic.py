@@ -23,7 +23,10 @@ first few is exactly ``handoff_ns`` long.
 starts: rows of one pass are adjacent. Per epoch: the pass, then an evaluation of ``eval_batches`` (if any),
 then a checkpoint (if ``checkpoint_ns``), then ``epoch_gap_ns`` of nothing. With several ranks the backward
 of the step's last micro-batch ends on all ranks at the same instant, ``allreduce_ns`` after the last rank's
-own work: the implicit barrier of data-parallel training.
+own work: the implicit barrier of data-parallel training. With ``buckets`` that barrier is recorded, as so many
+all-reduces that run beside backward: bucket ``b`` of ``B`` is issued when ``b / B`` of the rank's own backward
+is done, and takes ``allreduce_ns / B`` from when the last rank has issued it and the one before is through.
+With ``explicit`` backward is the rank's own work, and a blocking all-reduce follows it.
 
 A run may end in order, by an exception in the forward of step ``raises_at`` (an incomplete row), or killed
 in phase ``killed_in`` of step ``killed_at`` (the row never closes; the run span ends at the last phase that
@@ -86,6 +89,12 @@ class Training:
     tail_ns: int = 50 * US
     """Time of a row after its last phase: the user's own code between optimizer and the next batch."""
     allreduce_ns: int = 500 * US
+    buckets: int = 0
+    explicit: bool = False
+    more_ns: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(rank, phase) -> ns that the phase takes that rank longer than the others."""
+    skew_ns: dict[int, int] = field(default_factory=dict)
+    """Rank -> what its clock, another host's, shows more than that of the others."""
     compute_scale: dict[int, float] = field(default_factory=dict)
     """Rank -> factor on forward and backward; makes a straggler."""
     fetch_scale: dict[int, float] = field(default_factory=dict)
@@ -118,6 +127,8 @@ class Activity:
     item: str | None = None
     inside: Activity | None = None
     """The wait that an inline fetch runs in."""
+    said: dict[str, Any] = field(default_factory=dict)
+    """Further attributes."""
 
 
 @dataclass
@@ -228,6 +239,7 @@ class _Rank:
         self.eval_step = 0
         self.serial = 0
         self.pass_serial = 1  # the run's own scope
+        self.collectives = 0
         self.rows: list[Row] = []
         self.passes: list[Pass] = []
         self.open_passes: list[Pass] = []
@@ -277,8 +289,23 @@ class _Rank:
         row.phases.append(Activity(name, "main", self.now, self.now + duration))
         self.now += duration
 
-    def scaled(self, duration: int) -> int:
-        return round(duration * self.t.compute_scale.get(self.rank, 1.0))
+    def scaled(self, duration: int, phase: str) -> int:
+        more = self.t.more_ns.get((self.rank, phase), 0)
+        return round(duration * self.t.compute_scale.get(self.rank, 1.0)) + more
+
+    def collective(self, row: Row, start: int, end: int, lane: str) -> None:
+        """Record an all-reduce with all other ranks."""
+        blocking = lane == "main"
+        said = {
+            sc.COLLECTIVE_KEY: f"0123456789abcdef:{self.collectives}",
+            sc.COLLECTIVE_OP: "all_reduce",
+            sc.COLLECTIVE_SIZE: self.t.ranks,
+            sc.COLLECTIVE_BLOCKING: blocking,
+            sc.COLLECTIVE_COMPLETED: True,
+            sc.BYTES: 1_000_000,
+        }
+        self.collectives += 1
+        row.phases.append(Activity(sc.COLLECTIVE, lane, start, end, said=said))
 
     def close_row(self, row: Row) -> None:
         if row.kind != "incomplete":
@@ -299,6 +326,30 @@ class _Rank:
             scope.eval_steps += 1
 
 
+def _all_reduced(t: Training, begun: list[int], work: list[int]) -> list[int]:
+    """Return when the all-reduces of a backward are through, on each rank."""
+    if t.buckets:
+        return [_bucket_times(t, begun, work)[-1][1]] * len(work)
+    return [max(work) + t.allreduce_ns] * len(work)
+
+
+def _bucket_times(t: Training, begun: list[int], work: list[int]) -> list[tuple[list[int], int]]:
+    """Return (when each rank issues it, when it is through) of each bucket."""
+    times: list[tuple[list[int], int]] = []
+    through = 0
+    for b in range(1, t.buckets + 1):
+        issued = [low + (high - low) * b // t.buckets for low, high in zip(begun, work, strict=True)]
+        through = max(*issued, through) + t.allreduce_ns // t.buckets
+        times.append((issued, through))
+    return times
+
+
+def _buckets(t: Training, ranks: list[_Rank], rows: list[Row], begun: list[int], work: list[int]) -> None:
+    for issued, through in _bucket_times(t, begun, work):
+        for r, row, at in zip(ranks, rows, issued, strict=True):
+            r.collective(row, at, through, "comm")
+
+
 def _train_step(ranks: list[_Rank], loaders: list[_Loader], index: int) -> None:
     """One synchronous training step of all ranks."""
     t = ranks[0].t
@@ -309,20 +360,26 @@ def _train_step(ranks: list[_Rank], loaders: list[_Loader], index: int) -> None:
             r.run(row, sc.DATA_TRANSFER, t.transfer_ns)
             if t.raises_at == r.step:
                 row.kind, row.number = "incomplete", row.serial
-                r.run(row, sc.FORWARD, r.scaled(t.forward_ns) // 2)
+                r.run(row, sc.FORWARD, r.scaled(t.forward_ns, sc.FORWARD) // 2)
                 r.close_row(row)
                 continue
-            r.run(row, sc.FORWARD, r.scaled(t.forward_ns))
+            r.run(row, sc.FORWARD, r.scaled(t.forward_ns, sc.FORWARD))
             row.micro += 1
         if t.raises_at == ranks[0].step:
             raise _Raised
-        work = [r.now + r.scaled(t.backward_ns) for r in ranks]
+        begun = [r.now for r in ranks]
+        work = [r.now + r.scaled(t.backward_ns, sc.BACKWARD) for r in ranks]
         last = len(ranks) > 1 and micro == t.micro - 1
-        for r, row, own in zip(ranks, rows, work, strict=True):
-            end = max(work) + t.allreduce_ns if last else own
-            r.run(row, sc.BACKWARD, end - r.now)
+        through = _all_reduced(t, begun, work) if last else work
+        for r, row, own, end in zip(ranks, rows, work, through, strict=True):
+            r.run(row, sc.BACKWARD, (own if t.explicit else end) - r.now)
+            if last and t.explicit:
+                r.collective(row, r.now, end, "main")
+                r.now = end
+        if last and t.buckets:
+            _buckets(t, ranks, rows, begun, work)
     for r, row in zip(ranks, rows, strict=True):
-        r.run(row, sc.OPTIMIZER, t.optimizer_ns)
+        r.run(row, sc.OPTIMIZER, t.optimizer_ns + t.more_ns.get((r.rank, sc.OPTIMIZER), 0))
         r.run(row, sc.ZERO_GRAD, t.zero_grad_ns)
         r.close_row(row)
 
@@ -333,7 +390,7 @@ def _evaluate(r: _Rank) -> None:
     for batch in range(t.eval_batches):
         row = r.open_row("evaluate", batch)
         r.take(row, loader, batch)
-        r.run(row, sc.FORWARD, r.scaled(t.forward_ns))
+        r.run(row, sc.FORWARD, r.scaled(t.forward_ns, sc.FORWARD))
         row.micro = 1
         r.close_row(row)
     r.close_pass()
@@ -466,8 +523,8 @@ def resource(training: Training, rank: int) -> dict[str, Any]:
                 sc.RANK: rank,
                 sc.LOCAL_RANK: rank,
                 sc.WORLD_SIZE: training.ranks,
-                sc.CLOCK_ID: "5f0c7a52-0000-4000-8000-000000000001",
-                "host.name": "node-0",
+                sc.CLOCK_ID: f"5f0c7a52-0000-4000-8000-00000000000{1 + (rank in training.skew_ns) * rank}",
+                "host.name": f"node-{rank if rank in training.skew_ns else 0}",
                 "process.pid": 4000 + rank,
                 sc.FRAMEWORK_NAME: "torch",
                 sc.FRAMEWORK_VERSION: "2.9.0",
@@ -502,7 +559,9 @@ class _Writer:
         span: Span = {"traceId": f"{trace:032x}", "spanId": f"{span_id:016x}"}
         if parent:
             span["parentSpanId"] = f"{parent:016x}"
-        span |= {"name": name, "kind": 1, "startTimeUnixNano": str(start), "endTimeUnixNano": str(end)}
+        skew = self.t.skew_ns.get(self.r.rank, 0)
+        span |= {"name": name, "kind": 1}
+        span |= {"startTimeUnixNano": str(start + skew), "endTimeUnixNano": str(end + skew)}
         span["attributes"] = attributes(attrs)
         if link_run:
             span["links"] = [
@@ -581,8 +640,8 @@ class _Writer:
         step_span = self._derived(kind[row.kind], row.number)
         ids = {id(a): self._random_id() for a in row.phases}
         for a in row.phases:
-            attrs: dict[str, Any] = {sc.LANE: a.lane, sc.STEP_NUMBER: row.step, sc.ITEM: a.item}
-            if a.lane == "main":
+            attrs: dict[str, Any] = {sc.LANE: a.lane, sc.STEP_NUMBER: row.step, sc.ITEM: a.item, **a.said}
+            if a.lane in ("main", "comm"):
                 parent = ids[id(a.inside)] if a.inside else step_span
                 yield self._span(trace, ids[id(a)], parent, a.name, a.start, a.end, attrs)
             else:

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of ranks that keep the others waiting, and what to do about each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.diagnosis.finding import CONFIDENT_STEPS, Abstained
+from grademl_otel.analyzers.diagnosis.lateness import COVERED_SHARE, NOW_AND_THEN, Lateness
+from grademl_otel.analyzers.graph.main_lane import OTHER
+from grademl_otel.analyzers.graph.path import INFERRED
+from grademl_otel.analyzers.graph.ranks import Comparison
+from grademl_otel.analyzers.units import milliseconds, percent
+
+_NAMED: Final = 4
+"""Ranks that a sentence lists."""
+
+_ADVICE: Final = {
+    sc.DATA_WAIT: "look at the data loader of {who} alone (`grademl --ranks {rank}`): its storage, the"
+    " samples that it gets, what else runs on its host",
+    sc.CHECKPOINT_SAVE: "save beside the training (asynchronously), or on all ranks at the same step",
+    sc.EVALUATE: "let all ranks evaluate their part, so that none waits",
+    sc.GC: "collect garbage on all ranks at the same step: gc.disable(), and gc.collect() now and then",
+    OTHER: "look at what only {who} does between the phases: logging, metrics, copies",
+}
+_SLOWER: Final = (
+    "compare {who} with the others: clock rate, temperature and other load of the processor, and the work"
+    " that it gets (longer sequences, more layers)"
+)
+
+
+def sentences(found: Comparison, late: Lateness, steps: int) -> list[str]:
+    """Return the verdict on ``late`` ranks; ``steps`` steps agree on it."""
+    one = len(late.ranks) == 1
+    who = _subject(late.ranks, len(found.ranks))
+    often = f"in {late.last:,} of {late.n:,} steps, {milliseconds(late.late_ns)} after the others"
+    if late.pattern == NOW_AND_THEN:
+        first = f"{who} {'keeps' if one else 'keep'} the others waiting now and then: {often}"
+    else:
+        first = f"{who} {'arrives' if one else 'arrive'} last {often}"
+    causes = _causes(late)
+    lines = [f"{first}: {causes}." if causes else f"{first}. What takes longer there was not recorded."]
+    if found.evidence == INFERRED:
+        lines.append(
+            "No collective was recorded: that the ranks wait for each other is inferred from backward, which"
+            " ends on all of them together."
+        )
+    else:
+        share = percent(late.gain)
+        lines.append(f"That costs {share} of each step, which the others wait: they are not slow themselves.")
+    return [*lines, *few_steps(steps)]
+
+
+def few_steps(steps: int) -> list[str]:
+    """Return the reservation about ``steps`` steps; none about enough of them."""
+    if steps >= CONFIDENT_STEPS:
+        return []
+    return [f"Too few steps ({steps}) to be sure: {CONFIDENT_STEPS} steady ones are needed."]
+
+
+def fixes(late: Lateness) -> list[str]:
+    """Return what to do about each cause, the largest first."""
+    listed = _listed(late.ranks)
+    who = f"rank {listed}" if len(late.ranks) == 1 else f"ranks {listed}"
+    advice = [_ADVICE.get(cause.phase, _SLOWER) for cause in late.causes] or [_SLOWER]
+    return [text.format(who=who, rank=late.ranks[0]) for text in dict.fromkeys(advice)]
+
+
+def cause_unknown(late: Lateness) -> Abstained:
+    """Return that the phases recorded do not tell why ``late`` ranks are."""
+    covered = percent(min(1.0, max(0.0, late.covered)))
+    return Abstained(
+        "ranks.cause",
+        f"why rank {late.ranks[0]} is late: what was recorded covers {covered} of it",
+        "put what the script does between the phases into `with grademl_otel.phase(...)` blocks",
+    )
+
+
+def _subject(ranks: Sequence[int], of: int) -> str:
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]} (of {of:,})"
+    return f"{len(ranks):,} of {of:,} ranks ({_listed(ranks)})"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:_NAMED])) + (", ..." if len(ranks) > _NAMED else "")
+
+
+def _causes(late: Lateness) -> str:
+    """Return what makes the ranks late, in words; empty when it is not known."""
+    if late.covered < COVERED_SHARE or not late.causes:
+        return ""
+    its = "its" if len(late.ranks) == 1 else "their"
+    named = [
+        f"the Python between {its} phases" if cause.phase == OTHER else f"{its} {cause.phase}"
+        for cause in late.causes
+    ]
+    return f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]

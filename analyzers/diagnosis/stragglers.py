@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that keep the others waiting.
+
+All ranks leave a collective together, so the steps of a slow rank are no longer than those of the others:
+who waits least is the cause, who waits most is not. A rank is named when it comes last in 80 % of the steps,
+or in fewer that make 80 % of the cost, when that is no chance, and when all of its partners are here. It is
+late with the phases that take it longer than the others; these must cover 80 % of what it is late.
+
+Where no collective was recorded, backward may hold one. Then only what makes a rank late before backward can
+be seen, and the rule never says that the ranks are alike.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grademl_otel.analyzers.diagnosis.facts import not_measured
+from grademl_otel.analyzers.diagnosis.finding import (
+    CONFIDENT_STEPS,
+    CRITICAL,
+    CRITICAL_SHARE,
+    PERSISTENT_STEPS,
+    WARN_SHARE,
+    WARNING,
+    Abstained,
+    Evidence,
+    Finding,
+    Gain,
+    Judgement,
+    Verdict,
+    Where,
+    severity_of,
+)
+from grademl_otel.analyzers.diagnosis.lateness import (
+    CHANGING,
+    COVERED_SHARE,
+    NOW_AND_THEN,
+    RECURS,
+    STEADY,
+    Lateness,
+    lateness,
+)
+from grademl_otel.analyzers.diagnosis.loader import on_cpu
+from grademl_otel.analyzers.diagnosis.straggler_words import cause_unknown, few_steps, fixes, sentences
+from grademl_otel.analyzers.graph import activities
+from grademl_otel.analyzers.graph.path import INFERRED
+from grademl_otel.analyzers.graph.ranks import (
+    BACKWARD,
+    COLLECTIVES,
+    Comparison,
+    common_steps,
+    compare_ranks,
+)
+from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.units import percent
+
+RULE: Final = "ranks.straggler"
+IMBALANCE: Final = "ranks.imbalance"
+CHANCE: Final = 0.01
+"""A rank that is last so often by chance with a higher probability is not named."""
+_CLOCK_MARGIN: Final = 3
+"""How many times the error of the clocks a lateness must be."""
+_IMPOSSIBLE_SHARE: Final = 0.01
+"""Part of the collectives that may contradict themselves."""
+
+
+def judge(run: Run) -> Judgement:
+    """Name the ranks that the others wait for, or say why they cannot be named; nothing of alike ranks."""
+    doubt = _doubt(run)
+    if doubt is not None:
+        return Judgement([], [doubt])
+    if len(run.ranks) < 2:
+        return Judgement([], [])
+    compared = compare_ranks(run)
+    margin = _CLOCK_MARGIN * activities(run).collectives.clocks.error_ns
+    for found in compared:
+        late = lateness(found, margin)
+        if late is None:
+            continue
+        confirmed = _confirmed(late, compared[1:], margin) if found is compared[0] else 0
+        judgement = _judged(run, found, late, max(len(found), confirmed))
+        if judgement is not None:
+            return judgement
+    return Judgement([], _not_observable(run, compared))
+
+
+def observable(run: Run) -> bool:
+    """Whether what ranks wait for each other is told by what was recorded."""
+    return bool(compared := compare_ranks(run)) and compared[0].source != BACKWARD
+
+
+def _doubt(run: Run) -> Abstained | None:
+    """Return why ranks cannot be compared at all; None when they can."""
+    expected = run.completeness.ranks_expected or len(run.ranks)
+    found = activities(run).collectives
+    if len(run.ranks) < expected:
+        last = _last_observed(run)
+        here = f"only {len(run.ranks)} of {expected} ranks are here"
+        if last is not None:
+            here += f"; of these rank {last} comes last"
+        return Abstained(RULE, here, "analyze all ranks of the run together, each with the recorder on")
+    if len(run.ranks) < 2:
+        return None
+    if (unmeasured := not_measured(run, RULE, run.ranks)) is not None:
+        return unmeasured
+    if not found.clocks.tied:
+        hosts = ", ".join(clock.host for clock in found.clocks.clocks if clock.error_ns is None)
+        return Abstained(
+            RULE,
+            f"nothing ties the clock of {hosts} to that of {found.clocks.clocks[0].host}",
+            "record some steps with their collectives on all hosts (GRADEML_BUDGET=100)",
+        )
+    if found.violations > _IMPOSSIBLE_SHARE * len(found):
+        return Abstained(
+            RULE,
+            f"{found.violations:,} of {len(found):,} collectives end before their last member has arrived",
+            "check the clocks of the hosts",
+        )
+    if len(found) and not on_cpu(run) and not found.completed.any():
+        return Abstained(
+            RULE,
+            f"when collectives end on {run.device or 'the device'} is not recorded, only their issue",
+            "run some hundred steps with TORCH_NCCL_BLOCKING_WAIT=1, whose calls return at their end",
+        )
+    return None
+
+
+def _last_observed(run: Run) -> int | None:
+    """Return which of the ranks that are here is late; None when none is."""
+    for found in compare_ranks(run):
+        late = lateness(found)
+        if late is not None and late.pattern != CHANGING and late.gain >= WARN_SHARE:
+            return late.ranks[0]
+    return None
+
+
+def _confirmed(late: Lateness, others: list[Comparison], margin: float) -> int:
+    """Return the steps of a comparison that names the same ranks; 0 when none does."""
+    for found in others:
+        again = lateness(found, margin)
+        if again is not None and (again.pattern, again.ranks) == (late.pattern, late.ranks):
+            return len(found)
+    return 0
+
+
+def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgement | None:
+    """Return the judgement on ``late``, which ``steps`` steps agree on; None when it is no matter."""
+    severity = severity_of(late.gain, steps)
+    if severity is None or (late.pattern == NOW_AND_THEN and late.last < PERSISTENT_STEPS):
+        return None
+    if late.pattern == CHANGING:
+        return _changing(found, late, severity) if found.source == COLLECTIVES else None
+    if late.pattern == STEADY and late.chance > CHANCE:
+        return None
+    if found.evidence == INFERRED or late.pattern == NOW_AND_THEN:
+        severity = WARNING
+    finding = Finding(
+        id=RULE,
+        severity=severity,
+        where=Where(late.ranks),
+        evidence=_evidence(found, late, severity),
+        fix=fixes(late),
+        gain=Gain(late.gain, (0.0, late.gain), "bound", late.next_limit),
+    )
+    abstained = [] if late.covered >= COVERED_SHARE else [cause_unknown(late)]
+    return Judgement([finding], abstained, Verdict(RULE, severity, sentences(found, late, steps)))
+
+
+def _changing(found: Comparison, late: Lateness, severity: str) -> Judgement:
+    often = late.last / late.n
+    finding = Finding(
+        id=IMBALANCE,
+        severity=WARNING if severity == CRITICAL and late.n < CONFIDENT_STEPS else severity,
+        where=Where(found.ranks),
+        evidence=[
+            Evidence("ranks.wait.share", late.gain, WARN_SHARE, "1", late.n),
+            Evidence("arrives.last.share", often, RECURS, "1", late.n),
+        ],
+        fix=[
+            "give the ranks equal work in each step: batches of equal length, sorted or packed by length",
+            "look for pauses of one rank at a time: garbage collection, logging, other load on its host",
+        ],
+        gain=Gain(late.gain, (0.0, late.gain), "bound", late.next_limit),
+    )
+    lines = [
+        f"The ranks wait for the slowest of them {percent(late.gain)} of each step.",
+        f"That is another one from step to step: rank {late.ranks[0]} most often, in {late.last:,} of"
+        f" {late.n:,} steps.",
+        *few_steps(late.n),
+    ]
+    return Judgement([finding], [], Verdict(IMBALANCE, finding.severity, lines))
+
+
+def _evidence(found: Comparison, late: Lateness, severity: str) -> list[Evidence]:
+    limit = CRITICAL_SHARE if severity == CRITICAL else WARN_SHARE
+    evidence = [
+        Evidence("ranks.lost.share", late.gain, limit, "1", late.n),
+        Evidence("arrives.last.share", late.last / late.n, RECURS, "1", late.n),
+        Evidence("arrives.late", late.late_ns, None, "ns", late.last),
+        Evidence("arrives.chance", late.chance, CHANCE, "1", late.n),
+        Evidence("cause.covered.share", late.covered, COVERED_SHARE, "1", late.last),
+    ]
+    for cause in late.causes:
+        evidence.append(Evidence(f"{cause.phase}.more", cause.more_ns, None, "ns", late.last))
+    if found.wait is not None:
+        others = [ix for ix, rank in enumerate(found.ranks) if rank not in late.ranks]
+        share = float(found.wait[:, others].sum() / max(1, found.length[:, others].sum()))
+        evidence.append(Evidence("others.wait.share", share, None, "1", late.n))
+    return evidence
+
+
+def _not_observable(run: Run, compared: list[Comparison]) -> list[Abstained]:
+    """Return what a comparison that names nobody could not have seen."""
+    if compared and compared[0].source == COLLECTIVES:
+        return []
+    if compared and compared[0].source != BACKWARD:
+        return [
+            Abstained(
+                RULE,
+                "no step has its collectives on all ranks: who is late after the first one is not known",
+                "record with GRADEML_BUDGET=100, or look at more steps",
+            )
+        ]
+    if not compared and not len(common_steps(run)[0]):
+        return []
+    return [
+        Abstained(
+            RULE,
+            "who waits for whom is not observable: no collectives were recorded, and a rank that is slow in"
+            " backward makes it equally long on all ranks",
+            "record with a torch whose process groups have hooks, or time the backward of each rank without"
+            " `DistributedDataParallel` (`no_sync()`)",
+        )
+    ]

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks side by side: in which steps which of them kept the others waiting, and what each did meanwhile.
+
+Ranks that train together leave every collective together, so their steps are equally long and so is a phase
+that holds one: who is slow waits least. Three things tell how late a rank was in a step, the best first:
+
+* ``collectives``: what each rank's main lane waited in them for the others, in steps whose collectives are
+  all here, with all members. Who waited least was last.
+* ``first collective``: when each rank came to the first collective of the step, which the step table says of
+  every step. What made a rank late after it cannot be seen there.
+* ``backward``: where no collective was recorded, but backward ends on all ranks at the same time, it holds
+  one. When each rank began it shows who was late before; who was late within cannot be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.graph.activities import Activities, activities
+from grademl_otel.analyzers.graph.budget import steady_rows
+from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
+from grademl_otel.analyzers.graph.main_lane import NAMES
+from grademl_otel.analyzers.graph.path import INFERRED, OBSERVED
+from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.facts import Run
+
+BoolArray = npt.NDArray[np.bool_]
+
+COLLECTIVES: Final = "collectives"
+FIRST_COLLECTIVE: Final = "first collective"
+BACKWARD: Final = "backward"
+
+_TOGETHER: Final = 0.95
+"""Part of the steps in which backward must end on all ranks at the same time to hold a barrier."""
+_TOGETHER_SHARE: Final = 0.01
+_TOGETHER_NS: Final = 1_000_000
+"""What "at the same time" allows: this part of the step, and at least so much."""
+_COMMUNICATION: Final = (
+    RANKS_WAIT,
+    COLLECTIVE_TRANSFER,
+    semconv.COLLECTIVE,
+    semconv.COLLECTIVE_WAIT,
+)
+"""What makes no rank late: it is the same for all, or waiting."""
+_WAIT, _TRANSFER = NAMES.index(RANKS_WAIT), NAMES.index(COLLECTIVE_TRANSFER)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Steps of all ranks side by side. Matrices have a row a step and a column a rank; times in ns."""
+
+    source: str
+    """What tells who was late; see the module."""
+    ranks: list[int]
+    step: IntArray
+    """Numbers of the steps."""
+    late: IntArray
+    """How much later than the first rank of the step; 0 for that one."""
+    length: IntArray
+    """Of the step."""
+    own: dict[str, IntArray]
+    """Phase -> time in the main lane since the step before, without that in collectives."""
+    wait: IntArray | None
+    """Time that the main lane waited for other ranks; None where that is not known."""
+    transfer: IntArray | None
+    """Time that it stood still for transfers; likewise."""
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def evidence(self) -> str:
+        return INFERRED if self.source == BACKWARD else OBSERVED
+
+
+def compare_ranks(run: Run) -> list[Comparison]:
+    """Return the comparisons that the recording of ``run`` allows, the best first; none for a single rank."""
+    if len(run.ranks) < 2:
+        return []
+    found = activities(run)
+    step, rows = common_steps(run)
+    if not len(step):
+        return []
+    shift = found.collectives.clocks.shift(np.array(run.ranks, np.int64))
+    told = found.main.told[rows].all(axis=1)
+    none: IntArray = np.zeros(len(run.steps), np.int64)
+    counts = run.steps.count.get(semconv.COLLECTIVE, none)[rows]
+    comparisons = []
+    if told.any() and counts[told].any():
+        comparisons.append(_by_waits(run, found, step[told], rows[told]))
+    met = (counts > 0).all(axis=1)
+    if met.any():
+        first = run.steps.first[semconv.COLLECTIVE][rows[met]]
+        comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, shift))
+    if not len(found.collectives) and not counts.any():
+        begun = _implicit_barrier(run, rows, shift)
+        if begun is not None:
+            comparisons.append(_by_arrivals(run, found, BACKWARD, step, rows, begun, shift))
+    return comparisons
+
+
+def common_steps(run: Run) -> tuple[IntArray, IntArray]:
+    """Return the steady steps that all ranks have, and a matrix of their rows: [step, rank]."""
+    per_rank = [steady_rows(run, rank) for rank in run.ranks]
+    numbers = [run.steps.step[rows] for rows in per_rank]
+    step: IntArray = reduce(np.intersect1d, numbers)
+    columns = []
+    for rows, own in zip(per_rank, numbers, strict=True):
+        order = np.argsort(own, kind="stable")
+        columns.append(rows[order[np.searchsorted(own[order], step)]] if len(step) else rows[:0])
+    return step, np.stack(columns, axis=1)
+
+
+def _by_waits(run: Run, found: Activities, step: IntArray, rows: IntArray) -> Comparison:
+    own, wait, transfer = _spent(run, found, rows, None)
+    return Comparison(
+        COLLECTIVES, run.ranks, step, wait.max(axis=1, keepdims=True) - wait,
+        run.steps.end[rows] - run.steps.start[rows], own, wait, transfer,
+    )  # fmt: skip
+
+
+def _by_arrivals(
+    run: Run,
+    found: Activities,
+    source: str,
+    step: IntArray,
+    rows: IntArray,
+    arrived: IntArray,
+    shift: IntArray,
+) -> Comparison:
+    own, _, _ = _spent(run, found, rows, arrived)
+    aligned = arrived - shift
+    return Comparison(
+        source, run.ranks, step, aligned - aligned.min(axis=1, keepdims=True),
+        run.steps.end[rows] - run.steps.start[rows], own, None, None,
+    )  # fmt: skip
+
+
+def _implicit_barrier(run: Run, rows: IntArray, shift: IntArray) -> IntArray | None:
+    """Return when each rank began its backward, if that ends on all ranks together; else None."""
+    steps = run.steps
+    if semconv.BACKWARD not in steps.count or not (steps.count[semconv.BACKWARD][rows] == 1).all():
+        return None
+    begun: IntArray = steps.first[semconv.BACKWARD][rows]
+    ended = begun + steps.busy[semconv.BACKWARD][rows] - shift
+    spread = ended.max(axis=1) - ended.min(axis=1)
+    length = (steps.end[rows] - steps.start[rows]).max(axis=1)
+    together = spread <= np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * length)
+    return begun if together.mean() >= _TOGETHER else None
+
+
+def _spent(
+    run: Run, found: Activities, rows: IntArray, arrived: IntArray | None
+) -> tuple[dict[str, IntArray], IntArray, IntArray]:
+    """Return (phase -> ns, ns of waiting for others, ns of transfers), matrices like ``rows``, of main lanes.
+
+    A step's time begins where the training step before it ended, so that what lies between two of them makes
+    the second one late. With ``arrived``, a phase that goes on after that time may hold waiting: only what it
+    took before counts.
+    """
+    main, shape = found.main, rows.shape
+    sums = np.zeros((len(NAMES), *shape), np.int64)
+    for column, rank in enumerate(run.ranks):
+        pieces = main.of(rank)
+        start, end = main.start[pieces], main.end[pieces]
+        cell = _cells(run, rank, main.row[pieces], end, rows[:, column])
+        length = end - start
+        if arrived is not None:
+            at = np.maximum(np.searchsorted(start, arrived[:, column], "right") - 1, 0)
+            same = main.top[pieces] == main.top[pieces][at][cell]
+            cut = arrived[:, column][cell]
+            length = np.where(same, np.clip(np.minimum(end, cut) - start, 0, None), length)
+        apart = np.isin(main.name[pieces], (_WAIT, _TRANSFER))
+        kind = np.where(apart, main.name[pieces], main.top[pieces])
+        inside = cell >= 0
+        flat = np.zeros(len(NAMES) * shape[0], np.int64)
+        np.add.at(flat, kind[inside] * shape[0] + cell[inside], length[inside])
+        sums[:, :, column] = flat.reshape(len(NAMES), shape[0])
+    own = {NAMES[ix]: sums[ix] for ix in np.flatnonzero(sums.any(axis=(1, 2))).tolist()}
+    for phase in _COMMUNICATION:
+        own.pop(phase, None)
+    return own, sums[_WAIT], sums[_TRANSFER]
+
+
+def _cells(run: Run, rank: int, row: IntArray, end: IntArray, chosen: IntArray) -> IntArray:
+    """Return for each piece of ``rank`` the place among ``chosen`` of the step that it delays; else -1."""
+    mine = run.steps.of_rank(rank)
+    not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+    training = mine.start + np.flatnonzero((run.steps.flags[mine] & not_training) == 0)
+    last = np.full(len(run.steps) + 1, np.iinfo(np.int64).min, np.int64)
+    np.maximum.at(last, row, end)  # the last element takes what is in no row
+    ends = np.maximum.accumulate(last[training])
+    place = np.full(len(run.steps) + 1, -1, np.int64)
+    place[chosen] = np.arange(len(chosen))
+    owner = np.append(training, len(run.steps))[np.searchsorted(ends, end)]
+    found: IntArray = place[owner]
+    return found
