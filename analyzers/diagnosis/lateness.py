@@ -152,7 +152,7 @@ def _causes(found: Comparison, group: IntArray, mine: BoolArray) -> tuple[list[C
     late = found.late.astype(np.float64)
     last = group[late[mine][:, group].argmax(axis=1)]
     at = (np.arange(len(last)), last)
-    behind = (late[mine] - _median_of_others(late)[mine])[at].mean()
+    behind = float((late[mine] - _median_of_others(late)[mine])[at].mean())
     more = {
         phase: float((own[mine] - _median_of_others(own.astype(np.float64))[mine])[at].mean())
         for phase, own in found.own.items()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the clocks of hosts are apart, as far as collectives tell.
 
-All members of a collective of equals leave it together, give or take the time of its transfer, and none before
-the last has arrived. So the difference of the ends that two hosts saw is that of their clocks; its spread
-over many collectives, and the shortest transfer, tell how far that may be off. It stays within what arrivals
-and ends allow. Where the clocks may as well agree, nothing is shifted. Durations are never changed.
+All members of a collective of equals leave it together, give or take the time of its transfer, and none
+before the last has arrived. So the difference of the ends that two hosts saw is that of their clocks; its
+spread over many collectives, and the shortest transfer, tell how far that may be off. It stays within what
+arrivals and ends allow. Where the clocks may as well agree, nothing is shifted. Durations are never changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -91,9 +91,7 @@ def tie_clocks(
     while found:  # first those that meet the reference, then those that meet one of these, ...
         found = False
         for number in sorted(set(range(len(hosts))) - reached):
-            tied = meetings.tie(
-                number, [clocks[one] if one in reached else None for one in range(len(hosts))]
-            )
+            tied = meetings.tie(number, {one: clocks[one] for one in sorted(reached)})
             if tied is not None:
                 clocks[number] = replace(tied, host=hosts[number])
                 reached.add(number)
@@ -155,13 +153,11 @@ class _Meetings:
             shortest[place[starts]],
         )
 
-    def tie(self, number: int, known: Sequence[Clock | None]) -> Clock | None:
-        """Return clock ``number`` as it is tied to one of the ``known`` ones; None where it meets none."""
+    def tie(self, number: int, known: Mapping[int, Clock]) -> Clock | None:
+        """Return clock ``number`` as tied to that of the ``known`` ones it meets most; None for none."""
         mine = np.flatnonzero(self.clock == number)
         best: Clock | None = None
-        for other, clock in enumerate(known):
-            if clock is None or clock.error_ns is None:
-                continue
+        for other, clock in known.items():
             theirs = np.flatnonzero(self.clock == other)
             _, here, there = np.intersect1d(self.key[mine], self.key[theirs], return_indices=True)
             if not len(here) or (best is not None and len(here) <= best.pairs):
@@ -176,7 +172,7 @@ class _Meetings:
                 middle = min(max(middle, least), most)
             else:
                 spread = max(spread, least - most)  # it drifts
-            error = max(spread, int(self.shortest[a].min())) + clock.error_ns
+            error = max(spread, int(self.shortest[a].min())) + (clock.error_ns or 0)
             offset = middle + (clock.offset_ns if clock.applied else 0)
             agree = abs(offset) <= error and least <= 0 <= most
             best = Clock("", offset, error, not agree, len(here))

@@ -23,10 +23,10 @@ first few is exactly ``handoff_ns`` long.
 starts: rows of one pass are adjacent. Per epoch: the pass, then an evaluation of ``eval_batches`` (if any),
 then a checkpoint (if ``checkpoint_ns``), then ``epoch_gap_ns`` of nothing. With several ranks the backward
 of the step's last micro-batch ends on all ranks at the same instant, ``allreduce_ns`` after the last rank's
-own work: the implicit barrier of data-parallel training. With ``buckets`` that barrier is recorded, as so many
-all-reduces that run beside backward: bucket ``b`` of ``B`` is issued when ``b / B`` of the rank's own backward
-is done, and takes ``allreduce_ns / B`` from when the last rank has issued it and the one before is through.
-With ``explicit`` backward is the rank's own work, and a blocking all-reduce follows it.
+own work: the implicit barrier of data-parallel training. With ``buckets`` that barrier is recorded, as so
+many all-reduces that run beside backward: bucket ``b`` of ``B`` is issued when ``b / B`` of the rank's own
+backward is done, and takes ``allreduce_ns / B`` from when the last rank has issued it and the one before is
+through. With ``explicit`` backward is the rank's own work, and a blocking all-reduce follows it.
 
 A run may end in order, by an exception in the forward of step ``raises_at`` (an incomplete row), or killed
 in phase ``killed_in`` of step ``killed_at`` (the row never closes; the run span ends at the last phase that
