@@ -25,6 +25,11 @@ from grademl_otel.messages import warn
 
 __all__ = ["TorchInstrumentor"]
 
+_AT_ONCE: Final = (
+    *("forward", "functions", "training", "backward", "gradients", "data", "worker", "checkpoint", "cuda"),
+)
+"""The modules of ours that hook into what ``import torch`` imports."""
+
 _LATER: Final = {
     "torch._dynamo": "compile",
     "safetensors.torch": "safetensors",
@@ -44,6 +49,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.inner",
     "grademl_otel.instrumentations.torch.recompute",
     "grademl_otel.instrumentations.torch.compile",
+    "grademl_otel.instrumentations.torch.functions",
     "grademl_otel.instrumentations.torch.data",
     "grademl_otel.instrumentations.torch.checkpoint",
     "grademl_otel.instrumentations.torch.checkpointing",
@@ -130,7 +136,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session.device = _device
         session.names.prepare()  # torch has imported multiprocessing
         session.records_grad = torch.is_grad_enabled
-        for name in ("forward", "training", "backward", "gradients", "data", "worker", "checkpoint", "cuda"):
+        for name in _AT_ONCE:
             _set(name, patches)
         self._torch_is_there = True
         for path, name in _LATER.items():

@@ -17,6 +17,7 @@ import torch
 from grademl_otel.governor import BOUNDARIES, UPDATES
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.forward import inside
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 from grademl_otel.steps import BACKWARD, StepMachine
@@ -90,6 +91,8 @@ class BackwardHook:
             if inner:
                 machine.begin_inner(BACKWARD, t0)
             else:
+                if inside.function is not None:
+                    inside.function.ends(t0)  # a whole step is compiled: its forward is over
                 machine.begin_backward(t0)
             around, recorder.backward_owner = recorder.backward_owner, machine
             if recorder.measuring:

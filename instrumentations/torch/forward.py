@@ -37,13 +37,16 @@ _Module: Final = torch.nn.Module
 
 class _Inside(threading.local):
     root = False
+    function: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimpleNamespace, (), {"root": True}
 
 
 inside: Final = _Inside()
-"""Of this thread: ``root`` is True where a module that is called is part of something that is recorded."""
+"""Of this thread: ``root`` is True where a module that is called is part of something that is recorded;
+``function`` is the call of a compiled function, see `functions`.
+"""
 
 
 def install(patches: Patches) -> None:
