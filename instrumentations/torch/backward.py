@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import Parameter
 
 from grademl_otel.governor import BOUNDARIES, UPDATES
 from grademl_otel.guard import Guard
@@ -119,3 +120,25 @@ class BackwardHook:
                 recorder.spent(t1)
         except Exception as error:
             self._guard.failed(error)
+
+
+_INPUTS, _CREATE_GRAPH = 1, 4
+"""Positions among the arguments of ``grad``."""
+
+
+def of_parameters(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of ``grad`` is for the parameters of a model: an update may follow."""
+    try:
+        inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs["inputs"]
+        graph = args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph", False)
+        if isinstance(inputs, torch.Tensor):
+            return isinstance(inputs, Parameter) and not graph
+        if not isinstance(inputs, (list, tuple)):
+            # `model.parameters()`, which must not be asked: it gives each of them once.
+            return not graph
+        if inputs and torch._C._functorch.is_gradtrackingtensor(inputs[0]):
+            # `torch.func.grad`, which always keeps the graph. One tensor alone is an input, not a model.
+            return len(inputs) > 1
+        return bool(inputs) and isinstance(inputs[0], Parameter) and not graph
+    except Exception:
+        return False

@@ -6,6 +6,7 @@ Dynamo must see through these wrappers as through that of `forward`: it traces t
 
 A call of ``grad`` is a backward. One for the parameters of a model that keeps no graph makes its step a
 training step, as the update by hand may follow; others (a penalty, forces, an inner loop) say nothing of it.
+What these wrappers call of ours is in files that Dynamo does skip.
 """
 
 from __future__ import annotations
@@ -16,20 +17,19 @@ from typing import Any, Final
 
 import torch
 from torch.compiler import is_compiling
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from grademl_otel import marks, semconv
 from grademl_otel.governor import BOUNDARIES, ROOTS
 from grademl_otel.instrumentations.patches import Patches
-from grademl_otel.instrumentations.torch.backward import BackwardHook
+from grademl_otel.instrumentations.torch.backward import BackwardHook, of_parameters
+from grademl_otel.instrumentations.torch.disguise import disguised
 from grademl_otel.instrumentations.torch.forward import inside
 from grademl_otel.instrumentations.torch.inner import InnerPhase
 from grademl_otel.tracebacks import leave_out_this_frame
 
 _ZERO_GRAD: Final = marks.phase_kind(semconv.ZERO_GRAD)
-_INPUTS, _CREATE_GRAPH = 1, 4
-"""Positions among the arguments of ``grad``."""
 
 
 def install(patches: Patches) -> None:
@@ -49,7 +49,7 @@ def _wrap_grad(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         call, returned = None, False
         try:
-            call = hook.begin(inner=inside.root or not _trains(args, kwargs))
+            call = hook.begin(inner=inside.root or not of_parameters(args, kwargs))
             if call is not None:
                 call.machine.in_backward = True
             result = original(*args, **kwargs)
@@ -63,25 +63,7 @@ def _wrap_grad(original: Callable[..., Any]) -> Callable[..., Any]:
                 call.machine.in_backward = False
                 hook.end(call, returned)
 
-    return grad
-
-
-def _trains(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the gradients are those of a model's parameters, for an update that may follow."""
-    try:
-        inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs["inputs"]
-        graph = args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph", False)
-        if isinstance(inputs, torch.Tensor):
-            return isinstance(inputs, Parameter) and not graph
-        if not isinstance(inputs, (list, tuple)):
-            # `model.parameters()`, which must not be asked: it gives each of them once.
-            return not graph
-        if inputs and torch._C._functorch.is_gradtrackingtensor(inputs[0]):
-            # `torch.func.grad`, which always keeps the graph. One tensor alone is an input, not a model.
-            return len(inputs) > 1
-        return bool(inputs) and isinstance(inputs[0], Parameter) and not graph
-    except Exception:
-        return False
+    return disguised(grad, original)
 
 
 def _wrap_zero_grad(original: Callable[..., Any], phase: InnerPhase) -> Callable[..., Any]:
@@ -107,4 +89,4 @@ def _wrap_zero_grad(original: Callable[..., Any], phase: InnerPhase) -> Callable
                 around.call = False
                 phase.end(running)
 
-    return zero_grad
+    return disguised(zero_grad, original)
