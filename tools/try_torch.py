@@ -4,9 +4,9 @@
     python tools/try_torch.py 2.3.1 2.6.0
     python3.13 tools/try_torch.py 2.15.0 --keep
 
-For each version: a new virtual environment of the Python that runs this, that PyTorch as pip has it, the tests
-of the hooks, and the example under `opentelemetry-instrument` with its report. An environment takes up to 6 GB
-and is removed afterwards unless `--keep` is given; with `--folder` it is looked for and made there.
+For each version: a new virtual environment of this Python, that PyTorch as pip has it, the tests of the
+hooks, and the example under `opentelemetry-instrument` with its report. An environment takes up to 6 GB and
+is removed afterwards unless `--keep` is given; with `--folder` it is looked for and made there.
 
 Exit code 0: all versions passed. 1: one did not, or could not be had; its row says which and where the log of
 its tests is. 2: bad arguments.
@@ -156,8 +156,7 @@ def _example(environment: Environment, problems: list[str]) -> str:
             timeout=EXAMPLE_TIMEOUT_S,
             folder=folder,
         )
-        off = re.findall(r"^grademl: (.* is not recorded: .*)$", trained.stderr, re.MULTILINE)
-        problems += off
+        problems += re.findall(r"^grademl: (.* is not recorded): .*$", trained.stderr, re.MULTILINE)
         if trained.returncode:
             problems.append(f"the example ended with {trained.returncode}: {trained.stderr[-200:]!r}")
             return "failed"
