@@ -201,6 +201,14 @@ class Recorder:
         owner = self.backward_owner
         return owner if owner is not None and owner.in_backward and not _started_by_python() else None
 
+    def paused(self, t0: int, t1: int) -> None:
+        """All threads stood still for a garbage collection in this one; safe in the middle of anything."""
+        machine = self._local.machine
+        if machine is None and self._machines:
+            machine = self._machines[0][1]
+        if machine is not None:
+            machine.paused(t0, t1)
+
     def _leave(self) -> None:
         """Let go of ring and run in a child that C code forked, unknown to Python: they are the parent's."""
         self.mute()

@@ -38,6 +38,7 @@ RECOMPUTE: Final = phase_kind(semconv.RECOMPUTE)
 BACKWARD: Final = phase_kind(semconv.BACKWARD)
 OPTIMIZER: Final = phase_kind(semconv.OPTIMIZER)
 ZERO_GRAD: Final = phase_kind(semconv.ZERO_GRAD)
+GC: Final = phase_kind(semconv.GC)
 
 EPOCH: Final = SCOPE_INDEX[semconv.EPOCH]
 EVALUATE: Final = SCOPE_INDEX[semconv.EVALUATE]
@@ -45,6 +46,10 @@ EVALUATE: Final = SCOPE_INDEX[semconv.EVALUATE]
 TRAIN: Final = 0
 INCOMPLETE: Final = semconv.FLAG_INCOMPLETE
 EVALUATION: Final = semconv.FLAG_EVALUATE
+
+SKIPPED: Final = 1
+"""A phase `OPTIMIZER`'s own number: its update was skipped, as gradients were not finite."""
+_MAX_PAUSES: Final = 64
 
 OPTIMIZER_IDLE_STEPS: Final = 16
 """An optimizer that stood still while the others of its thread made so many steps is not part of a step."""
@@ -138,6 +143,8 @@ class StepMachine:
         self.waiting = False
         """Inside ``next()``: compute there belongs to the fetching of the batch, not to a row."""
         self.in_backward = False
+        self.in_series = False
+        """Between calls of modules that belong together: none ends a row."""
         self.backwards = 0
         """Backwards that returned."""
         self.optimizer_steps = 0
@@ -162,6 +169,9 @@ class StepMachine:
         self._in_optimizer = False
         self._released: deque[tuple[Pass, int]] = deque()
         self._gone: deque[int] = deque()
+        self._pauses: deque[tuple[int, int]] = deque(maxlen=_MAX_PAUSES)
+        self._late = False
+        """Something was noted that is to be handled at the next event."""
         self._reserved = 0
         """Serial of the next row of this thread, when it was told before the row exists."""
         self._shown = 0
@@ -195,7 +205,7 @@ class StepMachine:
 
     def begin_wait(self, pass_: Pass, at: int) -> None:
         """``next()`` was called on the iterator of ``pass_``."""
-        if self._released or self._gone:
+        if self._late:
             self._drain()
         self._forget_coming()
         self.waiting = True
@@ -268,6 +278,7 @@ class StepMachine:
     def release(self, pass_: Pass, at: int) -> None:
         """The iterator is gone; handled at the next event, so the garbage collector may call this."""
         self._released.append((pass_, at))
+        self._late = True
 
     def fetched(self, kind: int, lane: int, t0: int, t1: int, item: int, detail: int = 0) -> None:
         """The fetching or collating of ``item``, in a worker's lane or inside the wait of this lane."""
@@ -277,19 +288,35 @@ class StepMachine:
 
     # --- Compute ---------------------------------------------------------------------------------------
 
-    def begin_forward(self, at: int, root: int) -> None:
-        """A root module is called; ``root`` identifies it."""
-        if self._released or self._gone:
+    def begin_forward(self, at: int, root: int, grad: bool = True) -> None:
+        """A root module is called; ``root`` identifies it, ``grad``: a backward may follow."""
+        if self._late:
             self._drain()
+        if not self.in_series:
+            self._end_row_before(root, grad)
+        self._show(coming=True)
+        self._sink.began(self.lane, FORWARD, at)
+
+    def begin_series(self, root: int, grad: bool) -> None:
+        """Calls of ``root`` and others begin that belong together, as in a generation: one row has them.
+
+        The caller sets `in_series` meanwhile.
+        """
+        if self._late:
+            self._drain()
+        self._end_row_before(root, grad)
+
+    def _end_row_before(self, root: int, grad: bool) -> None:
+        """End the row that a call of ``root`` cannot belong to."""
         top = self._stack[-1]
         row = top.row
         if row is not None and (top.ended or top is self._bottom) and self._ends_at_forward(row, root):
             self._close_row(top, row.last)
-        self._show(coming=True)
-        self._sink.began(self.lane, FORWARD, at)
+        if not grad and self._coming_at and self._stack[-1].row is None:
+            self._forget_coming()  # an evaluation: what was done for a training step before is no part of it
 
     def end_forward(self, t0: int, t1: int, grad: bool, root: int, detail: int) -> None:
-        """The root module returned or raised; ``grad`` says whether gradients were recorded."""
+        """The root module returned or raised; ``grad``: a backward may follow."""
         row = self._compute(t0, t1)
         row.forward = True
         row.grad = row.grad or grad
@@ -304,7 +331,7 @@ class StepMachine:
 
     def begin_backward(self, at: int) -> None:
         """The outermost backward begins."""
-        if self._released or self._gone:
+        if self._late:
             self._drain()
         self._show(coming=True)
         self._sink.began(self.lane, BACKWARD, at)
@@ -334,6 +361,7 @@ class StepMachine:
     def optimizer_gone(self, optimizer: int) -> None:
         """The optimizer is gone. Safe from any thread and from the garbage collector."""
         self._gone.append(optimizer)
+        self._late = True
 
     def begin_optimizer(self, at: int) -> None:
         """The outermost optimizer step begins."""
@@ -343,11 +371,8 @@ class StepMachine:
         self._sink.began(self.lane, OPTIMIZER, at)
 
     def stepped(self, optimizer: int, t0: int, t1: int, phase: bool = True) -> None:
-        """An optimizer stepped; without ``phase`` the step counts but is no time of its own.
-
-        That is so for a step that a scaler skipped and for one inside a backward.
-        """
-        if self._released or self._gone:
+        """An optimizer stepped; without ``phase``, inside a backward, the step is no time of its own."""
+        if self._late:
             self._drain()
         row = self._compute(t0, t1)
         row.stepped.add(optimizer)
@@ -361,6 +386,14 @@ class StepMachine:
             self._sink.phase(OPTIMIZER, self.lane, t0, t1, row.serial, -1, 0, 0)
             self._show()
 
+    def skipped(self, optimizer: int, t0: int, t1: int) -> None:
+        """A scaler skipped the step of an optimizer: the batch is used up all the same."""
+        self.stepped(optimizer, t0, t1, phase=False)
+        row = self._stack[-1].row
+        assert row is not None
+        self._sink.phase(OPTIMIZER, self.lane, t0, t1, row.serial, -1, SKIPPED, 0)
+        self._show()
+
     def begin_inner(self, kind: int, at: int) -> None:
         """Something inside the step begins that is no boundary of it; `inner` with the same start ends it."""
         self._inner.append(at)
@@ -369,9 +402,9 @@ class StepMachine:
     def inner(self, kind: int, t0: int, t1: int, own: int = 0, detail: int = 0, item: int = -1) -> None:
         """Something inside the step is over, which need not have been begun; it makes no row by itself.
 
-        It belongs to the open row; without a loader, where that one is done, to the next; in a wait, a forward
-        or a backward to the row that it begins; and to none where there is none. The thread may be another
-        one that works for this machine's.
+        It belongs to the open row; without a loader, where that one is done, to the next; in a wait, a
+        forward or a backward to the row that it begins; and to none where there is none. The thread may be
+        another one that works for this machine's.
         """
         running = self._inner
         if running and t0 in running:
@@ -384,7 +417,7 @@ class StepMachine:
         row = top.row
         serial = 0
         if row is None:
-            serial = self._shown
+            serial = self._told_coming()
             if self.waiting:
                 self._coming_at = self._coming_at or t0
         elif row.stepped and top is self._bottom and self._updated(row):
@@ -405,7 +438,7 @@ class StepMachine:
         top = self._stack[-1]
         row = top.row
         if row is None:
-            return self._shown
+            return self._told_coming()
         if row.stepped and top is self._bottom and self._updated(row):
             self._reserved = self._reserved or next(self._totals.rows)
             self._coming_at = self._coming_at or at
@@ -413,6 +446,10 @@ class StepMachine:
         if at > row.last:
             row.last = at
         return row.serial
+
+    def _told_coming(self) -> int:
+        """Serial of the row that the wait, forward or backward begins that runs; 0: none runs."""
+        return self._reserved if self._reserved == self._shown else 0
 
     # --- What the program says itself -----------------------------------------------------------------------
 
@@ -474,13 +511,21 @@ class StepMachine:
 
     # --- Beside steps --------------------------------------------------------------------------------------
 
+    def paused(self, t0: int, t1: int) -> None:
+        """The thread stood still for a garbage collection; handled at the next event.
+
+        It may have come in the middle of anything here.
+        """
+        self._pauses.append((t0, t1))
+        self._late = True
+
     def begin_aside(self, kind: int, at: int) -> None:
         """Something beside the step begins."""
         self._sink.began(self.lane, kind, at)
 
     def aside(self, kind: int, t0: int, t1: int, own: int, detail: int = 0, item: int = -1) -> None:
         """Something beside the step, as a checkpoint: in the open row unless it follows a finished one."""
-        if self._released or self._gone:
+        if self._late:
             self._drain()
         top = self._stack[-1]
         row = top.row
@@ -833,6 +878,9 @@ class StepMachine:
 
     def _drain(self) -> None:
         """Handle what the garbage collector reported since the last event."""
+        self._late = False
+        while self._pauses:
+            self.inner(GC, *self._pauses.popleft())
         while self._gone:
             gone = self._gone.popleft()
             self._optimizers.pop(gone, None)

@@ -27,6 +27,7 @@ __all__ = ["TorchInstrumentor"]
 
 _AT_ONCE: Final = (
     *("forward", "functions", "training", "backward", "gradients", "data", "worker", "checkpoint", "cuda"),
+    "collector",
 )
 """The modules of ours that hook into what ``import torch`` imports."""
 

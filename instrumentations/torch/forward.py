@@ -192,11 +192,12 @@ class _Hook:
             machine = recorder.here()
             if machine.waiting:  # inside a dataset or a collate function: part of the fetching
                 return None
-            grad = torch.is_grad_enabled()
+            # An evaluation may forget `no_grad`, but hardly `eval`.
+            grad = torch.is_grad_enabled() and module.training
             if len(_roots) <= _MAX_ROOTS:
                 _roots.add(type(module))
             if not machine.in_backward:
-                machine.begin_forward(t0, id(module))
+                machine.begin_forward(t0, id(module), grad)
                 recorder.forward_owner = machine
             if recorder.measuring:
                 recorder.spent(t0)

@@ -182,6 +182,7 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
     @pass_over
     @wraps(original)
     def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        t0 = perf_counter_ns()
         machine = _machine(guard)
         before = 0 if machine is None else machine.optimizer_steps
         try:
@@ -190,8 +191,8 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
             leave_out_this_frame(error)
             raise
         if machine is not None and machine.optimizer_steps == before:
-            # Gradients were not finite. The step is done all the same: its batch is used up.
-            _skipped(machine, id(optimizer), guard)
+            # Gradients were not finite.
+            _skipped(machine, id(optimizer), t0, guard)
         return result
 
     return step
@@ -209,13 +210,13 @@ def _machine(guard: Guard) -> StepMachine | None:
         return None
 
 
-def _skipped(machine: StepMachine, optimizer: int, guard: Guard) -> None:
+def _skipped(machine: StepMachine, optimizer: int, t0: int, guard: Guard) -> None:
     try:
         now = perf_counter_ns()
         recorder = session.recorder
         if recorder is not None and recorder.level == UPDATES:
             recorder.updated(optimizer, now)
         else:
-            machine.stepped(optimizer, now, now, phase=False)
+            machine.skipped(optimizer, t0, now)
     except Exception as error:
         guard.failed(error)
