@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.model.facts import Scope, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
 from grademl_otel.analyzers.units import count
+
+_BACKGROUND: Final = "background"
 
 
 def busiest_lanes(parts: Sequence[TablePart]) -> tuple[list[TablePart], dict[int, str], list[str]]:
@@ -42,21 +45,24 @@ def without_others(scopes: Sequence[Scope], lanes: Mapping[int, str], steps: Ste
     """Return ``scopes`` without what other threads did while the analyzed one, see `busiest_lanes`, trained.
 
     A checkpoint that is written beside the training takes none of its time. What lies before its first row
-    or after its last one stays, whichever thread it was.
+    or after its last one stays, whichever thread it was: the program waited for it then.
     """
     bounds = {}
     for rank in lanes:
         rows = steps.of_rank(rank)
         if rows.stop > rows.start:
             bounds[rank] = int(steps.start[rows][0]), int(steps.end[rows][-1])
-    return [
-        scope
-        for scope in scopes
-        if scope.rank not in bounds
-        or scope.attributes.get(semconv.LANE) in (None, lanes[scope.rank])
-        or scope.end <= bounds[scope.rank][0]
-        or scope.start >= bounds[scope.rank][1]
-    ]
+    kept = []
+    for scope in scopes:
+        lane = scope.attributes.get(semconv.LANE)
+        if scope.rank in bounds and lane is not None and lane != lanes[scope.rank]:
+            first, last = bounds[scope.rank]
+            if scope.end > first and scope.start < last:
+                if scope.end <= last or scope.attributes.get(semconv.CHECKPOINT_PART) != _BACKGROUND:
+                    continue
+                scope = replace(scope, start=last)
+        kept.append(scope)
+    return kept
 
 
 def _only(part: TablePart, lane: str) -> TablePart:
