@@ -13,17 +13,21 @@ from grademl_otel.version import __version__
 
 if TYPE_CHECKING:
     from grademl_otel.blocks import run
+    from grademl_otel.manual import phase, step
 
-__all__ = ["__version__", "instrument", "run", "uninstrument"]
+__all__ = ["__version__", "instrument", "phase", "run", "step", "uninstrument"]
 
 
 def __getattr__(name: str) -> Any:
     # Every Python process of an instrumented program imports this package; few need blocks.
-    if name != "run":
+    if name == "run":
+        from grademl_otel import blocks as module
+    elif name in ("phase", "step"):
+        from grademl_otel import manual as module
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from grademl_otel.blocks import run
-
-    return run
+    value = globals()[name] = getattr(module, name)  # found at once from now on
+    return value
 
 
 def instrument() -> None:

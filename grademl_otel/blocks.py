@@ -9,14 +9,14 @@ not, is a trial: a span in that one's run, whose steps go on being counted.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from grademl_otel.wrapping import in_blocks
 
 if TYPE_CHECKING:
     from grademl_otel.lifecycle import Session
@@ -57,23 +57,7 @@ class run:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: F) -> F:
-        name = self._name
-
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def call_async(*args: Any, **kwargs: Any) -> Any:
-                with run(name):
-                    return await function(*args, **kwargs)
-
-            return call_async  # type: ignore[return-value]
-
-        @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with run(name):
-                return function(*args, **kwargs)
-
-        return call  # type: ignore[return-value]
+        return in_blocks(function, lambda: run(self._name), stretches=False)
 
 
 def _enter(name: str | None) -> Block | None:

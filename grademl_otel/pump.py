@@ -214,6 +214,8 @@ class Pump:
 
     def _count_lost(self) -> None:
         totals = self._totals(time.perf_counter_ns())
+        if totals is not None:
+            self._converter.learn_names(totals)
         self._converter.lost = self._lost + (totals[marks.ACC_LOST] if totals is not None else 0)
 
     @property
@@ -269,7 +271,7 @@ class Pump:
         start = self._converter.run_start_unix_ns
         self._count_unsent()
         at = now + info.perf_to_unix_ns
-        metrics = metrics_of(totals, self._converter.lost, self._unsent, start, at)
+        metrics = metrics_of(totals, self._converter.lost, self._unsent, start, at, self._converter.name_of)
         for sink in self._opened(info):
             sink.take_metrics(metrics, final)
 

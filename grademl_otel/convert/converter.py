@@ -8,7 +8,7 @@ the training process do the same, and tests compute by hand what must come out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ from grademl_otel.convert.compilations import describe_compilation
 from grademl_otel.convert.cuts import Cut
 from grademl_otel.convert.detail import TARGET_SPANS_PER_S, OutlierDetector
 from grademl_otel.convert.emitter import UNNAMED, Emitter, Event, phase_name
+from grademl_otel.convert.held import LONGEST_NS, HeldRow, HeldRows
 from grademl_otel.convert.parts import Parts
 from grademl_otel.convert.progress import Progress
 from grademl_otel.convert.rows import NO_ITEM, OpenRow, Row
@@ -34,6 +35,8 @@ MAX_OPEN_ROWS: Final = 256
 """When so many rows are open, the closing mark of the oldest was lost: it is given up."""
 _MAX_EARLY_MARKS: Final = 4096
 _SECOND: Final = 1_000_000_000
+_NEVER: Final = 1 << 63
+_MAX_DEVICES: Final = 64
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC, UNNAMED}
 _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWARD, semconv.BACKWARD))
@@ -61,6 +64,9 @@ class Converter:
         self._early: list[tuple[int, Mark]] = []
         self._provisional = ""
         self._open_rows: dict[int, OpenRow] = {}
+        self._held = HeldRows()
+        self._memory: dict[int, Mark] = {}
+        """The last DEVICE_MEMORY of each device."""
         self._last_row = 0
         self._parts = Parts(cuts)
         self._so_far = Cumulative()
@@ -104,8 +110,9 @@ class Converter:
         return self._taken()
 
     def name_of(self, kind: int) -> str:
-        """Return the name of the phases of ``kind``."""
-        return semconv.PHASES[kind - marks.PHASE_BASE] if self._emitter is None else self._emitter.name_of(kind)
+        """Return the name of the phases of ``kind``; to be called once `info` is known."""
+        assert self._emitter is not None
+        return self._emitter.name_of(kind)
 
     def learn_names(self, totals: Sequence[int]) -> None:
         """Take from the ring's accumulators (`marks.ACC_SLOTS`) what the program calls its own phases."""
@@ -123,6 +130,7 @@ class Converter:
         if scopes is None or self._finished:
             return []
         self._unmute()
+        self._tell_held(now - LONGEST_NS)
         running = scopes.running(open_phases, now)
         part = self._parts.open
         if part is not None and part.due(now, self._run_start):
@@ -156,6 +164,7 @@ class Converter:
         self._finished = True
         self._unmute()
         killed = how == "killed"
+        self._tell_held(_NEVER)
         if killed:
             self._rescue_open_row()
         for serial in tuple(self._open_rows):
@@ -176,6 +185,7 @@ class Converter:
     def progress(self) -> Progress:
         """How far the spans returned so far tell what was fed."""
         pending = [row.first_sequence for row in self._open_rows.values()]
+        pending += self._held.first_sequences
         part = self._parts.open
         pending += [row.first_sequence for row in part.rows] if part else []
         pending += [sequence for sequence, _ in self._early[:1]]
@@ -268,12 +278,20 @@ class Converter:
         elif kind in _ROW_NOTES:
             if mark[4] > 0:
                 self._open_row(sequence, mark[4]).note(mark)
+        elif marks.DEVICE_BASE <= kind < marks.DEVICE_BASE + len(semconv.PHASES):
+            self._take_device_phase(sequence, mark)
+        elif kind == marks.ROW_DEVICE:
+            self._take_row_device(mark)
+        elif kind == marks.DEVICE_MEMORY:
+            if 0 < mark[4] <= _MAX_DEVICES:
+                self._memory[mark[4] - 1] = mark
         elif kind == marks.SCOPE_OPEN:
             scopes.take_open(mark)
         elif kind == marks.SCOPE_CLOSE:
             scopes.take_close(mark)
         elif kind in _SCOPE_VALUES:
             if kind == marks.SCOPE_INT and emitter.text(mark[5]) == semconv.WINDOW_RECORD_LEVEL:
+                self._tell_held(_NEVER)
                 self._close_part(last=False)  # all rows of a part were recorded alike
             scopes.take_value(mark)
         elif kind == marks.RUN_INFO:
@@ -287,6 +305,24 @@ class Converter:
             self._emit_outside_rows([(sequence, mark)])
             return
         self._open_row(sequence, serial).add(kind - marks.PHASE_BASE, (sequence, mark))
+
+    def _take_device_phase(self, sequence: int, mark: Mark) -> None:
+        """What a device did for a row that is open or held; one that is gone has been told without."""
+        held = self._held.get(mark[4])
+        row = self._open_rows.get(mark[4]) if held is None else held.collected
+        if row is not None:
+            row.add(mark[0] - marks.PHASE_BASE, (sequence, mark))
+
+    def _take_row_device(self, mark: Mark) -> None:
+        """All is told of what a device did for a row."""
+        held = self._held.get(mark[4])
+        if held is None:
+            if mark[4] in self._open_rows:
+                self._open_rows[mark[4]].note(mark)
+            return
+        held.collected.note(mark)
+        held.waits = False
+        self._tell_held()
 
     def _open_row(self, sequence: int, serial: int) -> OpenRow:
         """Return the open row ``serial``, which the mark ``sequence`` may be the first of."""
@@ -323,13 +359,28 @@ class Converter:
             if row.training:
                 self._outliers.is_outlier(t1 - t0)
             return
-        self._add_row(row, serial, pass_serial, samples, collected)
+        waits = bool(unpacked & marks.DEVICE_LATER) and not collected.device_told
+        self._held.put(self._closed(row, serial, pass_serial, samples, collected, waits))
+        self._tell_held()
 
-    def _add_row(self, row: Row, serial: int, pass_serial: int, samples: int, collected: OpenRow) -> None:
-        emitter, scopes = self._emitter, self._scopes
+    def _closed(
+        self, row: Row, serial: int, pass_serial: int, samples: int, collected: OpenRow, waits: bool = False
+    ) -> HeldRow:
+        assert self._scopes is not None
+        return HeldRow(row, serial, self._scopes.get(pass_serial), samples, collected, waits)
+
+    def _tell_held(self, before: int = -1) -> None:
+        """Tell the rows whose turn it is, and all that ended before ``before`` (ns)."""
+        for held in self._held.ready(before):
+            self._add_row(held)
+
+    def _add_row(self, held: HeldRow) -> None:
+        emitter = self._emitter
         assert emitter is not None
-        assert scopes is not None
-        scope = scopes.get(pass_serial)
+        row, serial, scope, samples, collected = (
+            held.row, held.serial, held.scope, held.samples, held.collected,
+        )  # fmt: skip
+        row.device_lost = collected.device_lost
         part = self._part_for(row)
         kind, number = self._kind_and_number(row, serial)
         weight = self._weight(row, number, collected, part.detail_level)
@@ -425,19 +476,26 @@ class Converter:
         if serial <= self._last_row:
             return
         collected = self._open_rows[serial]
-        own = [mark for _, mark in collected.events if self._emitter.worker(mark[1]) is None]
+        own = [
+            mark
+            for _, mark in collected.events
+            if mark[0] < marks.DEVICE_BASE and self._emitter.worker(mark[1]) is None
+        ]
         computed = next((mark for mark in own if mark[0] - marks.PHASE_BASE in _COMPUTE), None)
         if computed is None and not collected.said_at:
             return
         del self._open_rows[serial]
         item = self._item(collected)
-        start, end = min(mark[2] for mark in own), max(mark[3] for mark in own)
+        began = [collected.said_at] if collected.said_at else []
+        start = min([*began, *(mark[2] for mark in own)])
+        end = max([*began, *(mark[3] for mark in own)])
+        lane = computed[1] if computed is not None else own[0][1] if own else 0
         flags = semconv.FLAG_INCOMPLETE
         row = Row(
-            self._next_step, start, end, computed[1], 0, flags, item, collected.totals,
+            self._next_step, start, end, lane, 0, flags, item, collected.totals,
             collected.first_sequence,
         )  # fmt: skip
-        self._add_row(row, serial, max(item[0], 0), 0, collected)
+        self._add_row(self._closed(row, serial, max(item[0], 0), 0, collected))
 
     def _cut_part(self, running: OpenPhase | None = None) -> None:
         """Close the part that is open, for no reason that lies in the marks."""
@@ -468,6 +526,7 @@ class Converter:
             attributes[semconv.WINDOW_LANES] = lanes
         attributes.update(scopes.of_windows())
         attributes.update(scopes.left_out())
+        attributes.update(_memory_attributes(self._memory))
         if running is not None:
             attributes[semconv.OPEN_PHASE] = emitter.name_of(running.kind)
             attributes[semconv.OPEN_SINCE] = running.t0 + emitter.info.perf_to_unix_ns
@@ -531,6 +590,19 @@ class Converter:
     def _run_start(self) -> int:
         start = self._scopes.run_start() if self._scopes else None
         return self._first_time if start is None else start
+
+
+def _memory_attributes(memory: Mapping[int, Mark]) -> Attributes:
+    """What was known last of the memory of each device."""
+    known = sorted(memory.items())
+    if not known:
+        return {}
+    return {
+        semconv.DEVICE_MEMORY_INDEX: [device for device, _ in known],
+        semconv.DEVICE_MEMORY_ALLOCATED: [mark[5] for _, mark in known],
+        semconv.DEVICE_MEMORY_RESERVED: [mark[6] for _, mark in known],
+        semconv.DEVICE_MEMORY_PEAK: [mark[7] for _, mark in known],
+    }
 
 
 def _plausible(info: marks.RunInfo) -> bool:

@@ -11,14 +11,19 @@ from grademl_otel import marks, semconv
 from grademl_otel.convert.collectives import COLLECTIVE, describe_collective
 from grademl_otel.convert.spans import Attributes, Link, Span
 from grademl_otel.ring.reader import Mark
+from grademl_otel.vocabulary import free, spelled
 
 _WORKER_LANE: Final = re.compile(r"^loader\d*-worker-(\d+)$")
 _TRACE_SCOPE: Final = "scope"
 _EVENT: Final = "mark"
+_ERROR_TYPE: Final = "error.type"
 _WITH_ITEM: Final = frozenset(
     marks.phase_kind(name) for name in (semconv.DATA_WAIT, *semconv.WORKER_PHASES, semconv.DATA_TRANSFER)
 )
 """Kinds of marks whose ``x`` is an item."""
+UNNAMED: Final = "phase"
+"""A phase of the program's own whose name is not known, or does not matter."""
+OBSERVED: Final = "observed"
 
 Event = tuple[int, Mark]
 """A mark and its sequence number in the ring, from which the id of its span follows."""
@@ -38,6 +43,8 @@ class Emitter:
         self._strings = strings
         self._out: list[Span] = []
         self._workers: dict[int, int | None] = {}
+        self._names: dict[int, str] = {}
+        """Kinds of `marks.USER_KINDS` and what they stand for."""
         shard = semconv.run_shard(info.rank)
         self.run_trace = semconv.trace_id(info.run_id, info.attempt, semconv.TRACE_RUN, 0, shard)
         self.run_span = self.run_span_of(info.rank)
@@ -67,20 +74,46 @@ class Emitter:
         self.emitted += 1
 
     def emit_phase(
-        self, event: Event, trace: int, parent: int, attributes: Attributes, error: str | None = None
+        self,
+        event: Event,
+        trace: int,
+        parent: int,
+        attributes: Attributes,
+        error: str | None = None,
+        links: Sequence[Link] = (),
     ) -> int:
         """Make the span of a phase and return its id; lane and item come from the mark."""
-        sequence, (kind, lane, t0, t1, _, item, _, _) = event
-        span = semconv.event_id(self._of_marks, sequence)
+        kind, lane, t0, t1, _, item, _, _ = event[1]
+        span = self.span_of(event)
         attributes = {semconv.LANE: self.lane(lane), **attributes}
         if kind == COLLECTIVE:
             attributes |= describe_collective(event[1], self.text)
         if item >= 0 and kind in _WITH_ITEM:
             pass_serial, batch = marks.unpack_item(item)
             attributes[semconv.ITEM] = f"{pass_serial}:{batch}"
-        name = semconv.PHASES[kind - marks.PHASE_BASE]
-        self.emit(name, trace, span, parent, t0, t1, attributes, error=error)
+        name = self.name_of(kind)
+        if kind in marks.USER_KINDS:
+            attributes |= {semconv.PHASE: name, semconv.EVIDENCE: OBSERVED}
+            error = self.text(event[1][6]) or None
+            if error is not None:
+                attributes[_ERROR_TYPE] = error
+        self.emit(name, trace, span, parent, t0, t1, attributes, error=error, links=links)
         return span
+
+    def span_of(self, event: Event) -> int:
+        """Return the id of the span of a phase."""
+        return semconv.event_id(self._of_marks, event[0])
+
+    def learn(self, kind: int, text: int) -> None:
+        """Take from a mark or the totals what the program calls the phases of ``kind``."""
+        if kind not in self._names and self.text(text):
+            self._names[kind] = free(spelled(self.text(text)))
+
+    def name_of(self, kind: int) -> str:
+        """Return the name of the phases whose marks have ``kind``."""
+        if kind in marks.USER_KINDS:
+            return self._names.get(kind, UNNAMED)
+        return marks.phase_of(kind)
 
     def take(self) -> list[Span]:
         """Return the spans made since the last call."""
@@ -129,5 +162,5 @@ class Emitter:
 
 
 def phase_name(mark: Mark) -> str:
-    """Return the name of the phase that ``mark`` records."""
-    return semconv.PHASES[mark[0] - marks.PHASE_BASE]
+    """Return the name of the phase that ``mark`` records; of one that the program named `UNNAMED`."""
+    return UNNAMED if mark[0] in marks.USER_KINDS else marks.phase_of(mark[0])

@@ -5,7 +5,7 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,7 +36,7 @@ class OpenRow:
     first_sequence: int
     events: list[Event] = field(default_factory=list)
     totals: dict[int, PhaseTotal] = field(default_factory=dict)
-    """By number of the phase."""
+    """By number of the phase; what a device did has that of its mark."""
     item: int = -1
     """The first batch that a `data.wait` of the row ended with."""
     sampled: bool = True
@@ -44,13 +44,23 @@ class OpenRow:
     asked: tuple[str, int] | None = None
     """Kind and number of the step in whose trace somebody was told that the row's span is; None: nobody."""
     asked_at: int = 0
+    said_at: int = 0
+    """When the program said that the step begins; 0: it did not."""
+    device_told: bool = False
+    """Whether all times of a device are there."""
+    device_lost: int = 0
+    """Times of a device that were given up."""
     around: tuple[int, int] | None = None
     """Trace id and span id of the user's span that was current when the row began."""
 
     def note(self, mark: Mark) -> None:
         """Take what is said of the row besides its phases."""
         kind, _, at, _, _, x, y, z = mark
-        if kind == marks.ROW_CONTEXT:
+        if kind == marks.ROW_SAID:
+            self.said_at = at
+        elif kind == marks.ROW_DEVICE:
+            self.device_told, self.device_lost = True, x
+        elif kind == marks.ROW_CONTEXT:
             self.asked, self.asked_at = (_TRACES.get(x, semconv.TRACE_STEP), y), at
         else:
             trace = marks.unpack_half(x) << 64 | marks.unpack_half(y)
@@ -95,6 +105,8 @@ class Row:
     first_sequence: int
     steps: int = 1
     """Training steps in a row that it stands for."""
+    device_lost: int = 0
+    """Times of a device that were given up."""
 
     @property
     def training(self) -> bool:
@@ -107,10 +119,11 @@ COLUMNS: Final = 11
 COLUMNS_OF_PHASE: Final = 3
 
 
-def tabulate(rows: list[Row], lanes: Sequence[int]) -> Attributes:
+def tabulate(rows: list[Row], lanes: Sequence[int], name_of: Callable[[int], str]) -> Attributes:
     """Return the step table of ``rows`` as attributes of the window span that starts with the first.
 
-    ``lanes`` are those of the rows; where there is one only there is no column of it.
+    ``lanes`` are those of the rows; where there is one only there is no column of it. ``name_of`` tells the
+    name of a kind of phase.
     """
     table: Attributes = {semconv.TABLE_VERSION: 1}
     if not rows:
@@ -131,7 +144,10 @@ def tabulate(rows: list[Row], lanes: Sequence[int]) -> Attributes:
     if len(lanes) > 1:
         columns["lane"] = [lanes.index(row.lane) for row in rows]
     for phase in sorted({phase for row in rows for phase in row.totals}):
-        name = semconv.PHASES[phase]
+        kind = phase + marks.PHASE_BASE
+        name = name_of(kind)
+        if kind in marks.USER_KINDS:
+            name = semconv.USER_PREFIX + name
         totals = [row.totals.get(phase) for row in rows]
         columns[f"{name}.first_us"] = [-1 if t is None else (t.first - origin) // 1000 for t in totals]
         columns[f"{name}.busy_us"] = [0 if t is None else t.busy // 1000 for t in totals]

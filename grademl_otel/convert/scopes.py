@@ -269,7 +269,7 @@ class Scopes:
             attributes[semconv.ENDED] = attributes[semconv.TERMINATED] = _KILLED
             phase = self._innermost(open_phases)
             if phase:
-                attributes[semconv.OPEN_PHASE] = semconv.PHASES[phase.kind - marks.PHASE_BASE]
+                attributes[semconv.OPEN_PHASE] = emitter.name_of(phase.kind)
         elif error is not None:
             attributes[semconv.ENDED] = "exception"
             attributes[_ERROR_TYPE] = error
@@ -296,7 +296,11 @@ class Scopes:
 
     def _innermost(self, open_phases: Sequence[OpenPhase]) -> OpenPhase | None:
         """Return what the process is at: the phase of the main lane, else the latest."""
-        known = [phase for phase in open_phases if 0 <= phase.kind - marks.PHASE_BASE < len(semconv.PHASES)]
+        known = [
+            phase
+            for phase in open_phases
+            if phase.kind in marks.USER_KINDS or 0 <= phase.kind - marks.PHASE_BASE < len(semconv.PHASES)
+        ]
         main = [phase for phase in known if self._emitter.lane(phase.lane) == "main"]
         return max(main or known, key=lambda phase: phase.t0, default=None)
 

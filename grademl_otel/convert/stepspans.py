@@ -6,16 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from grademl_otel import semconv
+from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import shard_of_asked_step, spans_of_step, worker_spans_per_part
-from grademl_otel.convert.emitter import Emitter, Event, phase_name
 from grademl_otel.convert.collectives import COLLECTIVE
+from grademl_otel.convert.emitter import OBSERVED, Emitter, Event, phase_name
 from grademl_otel.convert.rows import OpenRow, Row
 from grademl_otel.convert.spans import Attributes, Link
 from grademl_otel.convert.windows import Part
 
 RUN_TRACE_PHASES: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD, semconv.COMPILE})
 """Phases whose spans lie in the run's trace wherever they happen."""
+_TO_DEVICE: Final = marks.DEVICE_BASE - marks.PHASE_BASE
 _REDUCED: Final = semconv.WAIT_PHASES | {semconv.COLLECTIVE}
 _KINDS: Final = {
     semconv.TRACE_STEP: "train",
@@ -78,7 +79,7 @@ def emit_step(emitter: Emitter, kept: Kept, part: Part) -> bool:
 def emit_lost_step(emitter: Emitter, serial: int, row: OpenRow, step: int) -> None:
     """Emit the span of a row that never ended, for those who refer to it."""
     assert row.asked is not None
-    known = [mark for _, mark in row.events]
+    known = [mark for _, mark in row.events if mark[0] < marks.DEVICE_BASE]
     start = min((mark[2] for mark in known), default=row.asked_at)
     end = max((mark[3] for mark in known), default=row.asked_at)
     attributes: Attributes = {
@@ -110,7 +111,7 @@ def _step_attributes(emitter: Emitter, kept: Kept) -> Attributes:
         semconv.STEP_KIND: _KINDS[kept.trace_kind],
         semconv.STEP_MICRO: kept.row.micro,
         semconv.WEIGHT: kept.weight or 0,
-        semconv.EVIDENCE: "inferred",
+        semconv.EVIDENCE: OBSERVED if kept.collected.said_at else "inferred",
     }
     if kept.samples > 0:
         attributes[semconv.STEP_SAMPLES] = kept.samples
@@ -120,7 +121,11 @@ def _step_attributes(emitter: Emitter, kept: Kept) -> Attributes:
 
 
 def _emit_nested(emitter: Emitter, phases: list[Event], trace: int, step_span: int, step: int) -> None:
-    """Emit phases under the step, each inside the one of its lane that encloses it in time."""
+    """Emit phases under the step, each inside the one of its lane that encloses it in time.
+
+    What a device did has a link to the phase that enqueued it.
+    """
+    enqueued = {(event[1][0], event[1][2]): emitter.span_of(event) for event in phases}
     stacks: dict[int, list[tuple[int, int]]] = {}
     for event in sorted(phases, key=lambda event: (event[1][2], -event[1][3])):
         kind, lane, _, t1, *_ = event[1]
@@ -128,7 +133,9 @@ def _emit_nested(emitter: Emitter, phases: list[Event], trace: int, step_span: i
         while stack and stack[-1][0] < t1:
             stack.pop()
         parent = stack[-1][1] if stack else step_span
-        span = emitter.emit_phase(event, trace, parent, {semconv.STEP_NUMBER: step})
+        host = enqueued.get((event[1][0] - _TO_DEVICE, event[1][6]))
+        links = [Link(trace, host, {semconv.LINK_KIND: "host"})] if host is not None else []
+        span = emitter.emit_phase(event, trace, parent, {semconv.STEP_NUMBER: step}, links=links)
         if kind != COLLECTIVE:  # several of a lane overlap, and nothing lies in one
             stack.append((t1, span))
 

@@ -5,7 +5,7 @@ relay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel import marks, semconv
@@ -19,11 +19,19 @@ _KINDS: Final = (
 )
 
 
-def metrics_of(totals: Sequence[int], lost: int, unsent: Counts, start_ns: int, now_ns: int) -> list[Metric]:
+def metrics_of(
+    totals: Sequence[int],
+    lost: int,
+    unsent: Counts,
+    start_ns: int,
+    now_ns: int,
+    name_of: Callable[[int], str],
+) -> list[Metric]:
     """Return the metrics of one process since its run's start, all of them cumulative.
 
     ``totals`` has `marks.ACC_SLOTS` elements; ``lost`` are all marks missed so far, ``unsent`` the spans that
-    did not simply arrive; times are Unix ns. What never happened has no point.
+    did not simply arrive; times are Unix ns; ``name_of`` tells the name of a kind of
+    phase. What never happened has no point.
     """
     result: list[Metric] = []
 
@@ -48,8 +56,10 @@ def metrics_of(totals: Sequence[int], lost: int, unsent: Counts, start_ns: int, 
             )
         )
     phases = [
-        SumPoint(totals[marks.ACC_PHASE_SUM_NS + index] / 1e9, {semconv.PHASE: name})
-        for index, name in enumerate(semconv.PHASES)
+        SumPoint(
+            totals[marks.ACC_PHASE_SUM_NS + index] / 1e9, {semconv.PHASE: name_of(marks.PHASE_BASE + index)}
+        )
+        for index in (*range(len(semconv.PHASES)), *(kind - marks.PHASE_BASE for kind in marks.USER_KINDS))
         if totals[marks.ACC_PHASE_COUNT + index]
     ]
     add(semconv.METRIC_PHASE_TIME, "s", "Time spent in each phase.", phases)

@@ -7,6 +7,7 @@ parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -111,8 +112,13 @@ class Cumulative:
             self.eval_steps += 1
 
 
-def window_attributes(part: Part, so_far: Cumulative, last: bool) -> Attributes:
-    """Return the attributes of the span of ``part``; ``so_far`` includes its rows."""
+def window_attributes(
+    part: Part, so_far: Cumulative, last: bool, name_of: Callable[[int], str]
+) -> Attributes:
+    """Return the attributes of the span of ``part``; ``so_far`` includes its rows.
+
+    ``name_of`` tells the name of a kind of phase.
+    """
     attributes: Attributes = {
         semconv.WINDOW_NUMBER: part.window,
         semconv.WINDOW_PART: part.number,
@@ -122,5 +128,7 @@ def window_attributes(part: Part, so_far: Cumulative, last: bool) -> Attributes:
         semconv.WINDOW_ROWS_SO_FAR: so_far.rows,
         semconv.WINDOW_DETAIL_LEVEL: part.detail_level,
     }
-    attributes.update(tabulate(part.rows, part.lanes))
+    attributes.update(tabulate(part.rows, part.lanes, name_of))
+    if lost := sum(row.device_lost for row in part.rows):
+        attributes[semconv.DEVICE_DROPPED] = lost
     return attributes

@@ -179,8 +179,12 @@ def totals() -> list[int]:
     return values
 
 
+def name_of(kind: int) -> str:
+    return semconv.PHASES[kind - marks.PHASE_BASE]
+
+
 def test_metrics_of_accumulators() -> None:
-    metrics = metrics_of(totals(), 4, (7, 0, 2), 1000, 2000)
+    metrics = metrics_of(totals(), 4, (7, 0, 2), 1000, 2000, name_of)
     message = otlp.metric_request(RESOURCE, metrics)
     encoded = ExportMetricsServiceRequest.FromString(message.body)
     by_name = {metric.name: metric for metric in encoded.resource_metrics[0].scope_metrics[0].metrics}
@@ -208,7 +212,7 @@ def test_metrics_of_accumulators() -> None:
 
 
 def test_metric_line_and_request_agree() -> None:
-    metrics = metrics_of(totals(), 4, (7, 0, 2), 1000, 2000)
+    metrics = metrics_of(totals(), 4, (7, 0, 2), 1000, 2000, name_of)
     encoded = ExportMetricsServiceRequest.FromString(otlp.metric_request(RESOURCE, metrics).body)
 
     assert parsed(otlpjson.metric_line(RESOURCE, metrics)) == collector_form(encoded)
