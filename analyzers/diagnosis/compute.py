@@ -2,7 +2,8 @@
 """The computation sets the pace: data arrives in time, and one phase of the step takes most of it.
 
 This is a verdict of absence ("the loader is not the limit"), so it needs as many steps as a critical finding.
-It promises no gain: what a cheaper phase would bring is for the replay to say.
+It promises no gain: what a cheaper phase would bring is for the replay to say. Nor does it call computing
+what is waiting for other ranks, or, where no collective was recorded, may be that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Verdict,
     Where,
 )
+from grademl_otel.analyzers.diagnosis.stragglers import observable
 from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
@@ -35,9 +37,15 @@ def judge(run: Run) -> Judgement:
         return Judgement([], [unmeasured])
     if not facts or any(steps.n < CONFIDENT_STEPS or steps.wait_share >= WARN_SHARE for steps in facts):
         return Judgement([], [])
+    if sum(steps.ranks_ns for steps in facts) >= WARN_SHARE * sum(steps.step_ns for steps in facts):
+        return Judgement([], [])
     slowest = max(facts, key=lambda steps: steps.step_ns)
     phase = slowest.busiest
+    if phase in (sc.COLLECTIVE, sc.COLLECTIVE_WAIT):
+        return Judgement([], [])
     share = slowest.compute_ns.get(phase, 0.0) / slowest.step_ns
+    if len(run.ranks) > 1 and phase == sc.BACKWARD and not observable(run):
+        return Judgement([], [], Verdict("not_observable", None, _not_observable(len(run.ranks), share)))
     finding = Finding(
         id=RULE,
         severity=INFO,
@@ -49,10 +57,14 @@ def judge(run: Run) -> Judgement:
         fix=_fixes(slowest, phase),
         gain=None,
     )
-    lines = _sentences(slowest, phase, share)
-    if len(run.ranks) > 1 and phase == sc.BACKWARD:
-        lines.append("Where ranks train together that includes waiting for the slowest of them.")
-    return Judgement([finding], [], Verdict(RULE, INFO, lines))
+    return Judgement([finding], [], Verdict(RULE, INFO, _sentences(slowest, phase, share)))
+
+
+def _not_observable(ranks: int, share: float) -> list[str]:
+    return [
+        f"Backward takes {percent(share)} of each step. How much of it is computing is not observable:",
+        f"no collectives were recorded, so it may be waiting for the slowest of the {ranks:,} ranks.",
+    ]
 
 
 def _fixes(steps: StepFacts, phase: str) -> list[str]:

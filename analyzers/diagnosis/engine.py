@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from grademl_otel.analyzers.diagnosis import compute, loader
+from grademl_otel.analyzers.diagnosis import communication, compute, loader, stragglers
 from grademl_otel.analyzers.diagnosis.facts import StepFacts, recorded_in_part, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
@@ -24,7 +24,13 @@ from grademl_otel.analyzers.graph.main_lane import STEP_PHASES
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 
-RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (loader.judge, compute.judge)
+RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (
+    stragglers.judge,
+    loader.judge,
+    communication.judge,
+    compute.judge,
+)
+"""Of equally grave findings that of the first rule leads: a slow loader of one rank holds up all of them."""
 _MAINLY: Final = 0.5
 """Part of a run that its training steps should take for the steady step to tell most of its story."""
 _ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
@@ -36,10 +42,13 @@ def diagnose(run: Run) -> Judgement:
     findings = sorted((f for j in judgements for f in j.findings), key=lambda f: _ORDER[f.severity])
     abstained = [a for j in judgements for a in j.abstained]
     verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}
-    verdict = verdicts[findings[0].id] if findings else _no_finding(run, abstained)
+    if findings:
+        verdict = verdicts[findings[0].id]
+    else:
+        verdict = next(iter(verdicts.values()), None) or _no_finding(run, abstained)
     verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
     few = [] if findings else _too_few(run)
-    return Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict)
+    return Judgement(findings, [*few, *abstained, *_unobserved()], verdict)
 
 
 def _beside_the_steps(run: Run) -> list[str]:
@@ -110,22 +119,12 @@ def _too_few(run: Run) -> list[Abstained]:
     ]
 
 
-def _unobserved(run: Run) -> list[Abstained]:
+def _unobserved() -> list[Abstained]:
     """Return what no run recorded by this version can tell."""
-    abstained = [
+    return [
         Abstained(
             "input.storage",
             "no disk counters are recorded",
             "run the script twice in a row: if the second run's fetches are faster, storage is the cause",
         )
     ]
-    if len(run.ranks) > 1:
-        abstained.append(
-            Abstained(
-                "ranks.straggler",
-                "no collectives are recorded, so who waited for whom is not known",
-                "compare the steps of `grademl --ranks 0`, `--ranks 1`, ...: the rank with the shortest"
-                " backward waits least, so the others wait for it",
-            )
-        )
-    return abstained

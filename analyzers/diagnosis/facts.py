@@ -11,6 +11,7 @@ import numpy as np
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph import activities, steady_level, steady_rows, step_breakdown
+from grademl_otel.analyzers.graph.collective_parts import RANKS_WAIT
 from grademl_otel.analyzers.graph.main_lane import OTHER, WORK_SCOPES
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
@@ -27,6 +28,8 @@ class StepFacts:
     """Time the main thread was inside `data.wait`."""
     compute_ns: dict[str, float]
     """Every other phase of the main lane, and `other`; with `wait_ns` they sum to `step_ns`."""
+    ranks_ns: float = 0.0
+    """The part of these, if it is known, in which the main thread waited for other ranks."""
 
     @property
     def wait_share(self) -> float:
@@ -109,7 +112,8 @@ def step_facts(run: Run, rank: int) -> StepFacts | None:
         return None
     mean = {phase.phase: phase.total_ns / steps.steps for phase in steps.phases if phase.within is None}
     wait = mean.pop(sc.DATA_WAIT, 0.0)
-    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean)
+    ranks = sum(phase.total_ns for phase in steps.phases if phase.phase == RANKS_WAIT) / steps.steps
+    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean, ranks)
 
 
 def loader_facts(run: Run, rank: int) -> LoaderFacts | None:

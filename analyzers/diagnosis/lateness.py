@@ -71,7 +71,7 @@ class Lateness:
 def lateness(found: Comparison, margin_ns: float = 0.0) -> Lateness | None:
     """Return who keeps the others waiting in ``found``; None when nobody does by more than ``margin_ns``."""
     late, length = found.late.astype(np.float64), found.length.astype(np.float64)
-    behind = late - _median_of_others(late)
+    behind = behind_others(found)
     mean = behind.mean(axis=0)
     if mean.max() <= 0:
         return None
@@ -125,6 +125,19 @@ def chance_of(last: int, steps: int, group: int, ranks: int) -> float:
     return min(1.0, tail * comb(ranks, group))
 
 
+def behind_others(found: Comparison) -> npt.NDArray[np.float64]:
+    """Return by how many ns each rank is later, in each step, than the median of the others."""
+    late = found.late.astype(np.float64)
+    return late - _median_of_others(late)
+
+
+def last_in_steps(found: Comparison) -> IntArray:
+    """Return for each rank the number of steps in which it came noticeably later than all others."""
+    late = found.late.astype(np.float64)
+    lost = _lost_to_anyone(late, _NOTICED * found.length.mean(axis=1))
+    return np.bincount(late.argmax(axis=1)[lost > 0], minlength=late.shape[1])
+
+
 def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return for each element the median of the other elements of its row."""
     columns = np.arange(values.shape[1])
@@ -152,7 +165,7 @@ def _causes(found: Comparison, group: IntArray, mine: BoolArray) -> tuple[list[C
     late = found.late.astype(np.float64)
     last = group[late[mine][:, group].argmax(axis=1)]
     at = (np.arange(len(last)), last)
-    behind = float((late[mine] - _median_of_others(late)[mine])[at].mean())
+    behind = float(behind_others(found)[mine][at].mean())
     more = {
         phase: float((own[mine] - _median_of_others(own.astype(np.float64))[mine])[at].mean())
         for phase, own in found.own.items()

@@ -45,7 +45,7 @@ def sentences(found: Comparison, late: Lateness, steps: int) -> list[str]:
     if found.evidence == INFERRED:
         lines.append(
             "No collective was recorded: that the ranks wait for each other is inferred from backward, which"
-            " ends on all of them together."
+            " ends on all of them together. Who is slow within it is not observable."
         )
     else:
         share = percent(late.gain)

@@ -160,10 +160,15 @@ def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgemen
         where=Where(late.ranks),
         evidence=_evidence(found, late, severity),
         fix=fixes(late),
-        gain=Gain(late.gain, (0.0, late.gain), "bound", late.next_limit),
+        gain=_gain(late) if found.source == COLLECTIVES else None,
     )
     abstained = [] if late.covered >= COVERED_SHARE else [cause_unknown(late)]
     return Judgement([finding], abstained, Verdict(RULE, severity, sentences(found, late, steps)))
+
+
+def _gain(late: Lateness) -> Gain:
+    """Return the bound of a step that waits for the next slowest rank: one that is repaired gains no more."""
+    return Gain(late.gain, (0.0, late.gain), "bound", late.next_limit)
 
 
 def _changing(found: Comparison, late: Lateness, severity: str) -> Judgement:
@@ -180,7 +185,7 @@ def _changing(found: Comparison, late: Lateness, severity: str) -> Judgement:
             "give the ranks equal work in each step: batches of equal length, sorted or packed by length",
             "look for pauses of one rank at a time: garbage collection, logging, other load on its host",
         ],
-        gain=Gain(late.gain, (0.0, late.gain), "bound", late.next_limit),
+        gain=_gain(late),
     )
     lines = [
         f"The ranks wait for the slowest of them {percent(late.gain)} of each step.",
@@ -198,10 +203,10 @@ def _evidence(found: Comparison, late: Lateness, severity: str) -> list[Evidence
         Evidence("arrives.last.share", late.last / late.n, RECURS, "1", late.n),
         Evidence("arrives.late", late.late_ns, None, "ns", late.last),
         Evidence("arrives.chance", late.chance, CHANCE, "1", late.n),
-        Evidence("cause.covered.share", late.covered, COVERED_SHARE, "1", late.last),
     ]
     for cause in late.causes:
         evidence.append(Evidence(f"{cause.phase}.more", cause.more_ns, None, "ns", late.last))
+    evidence.append(Evidence("cause.covered.share", late.covered, COVERED_SHARE, "1", late.last))
     if found.wait is not None:
         others = [ix for ix, rank in enumerate(found.ranks) if rank not in late.ranks]
         share = float(found.wait[:, others].sum() / max(1, found.length[:, others].sum()))

@@ -70,6 +70,8 @@ class Comparison:
     """Time that the main lane waited for other ranks; None where that is not known."""
     transfer: IntArray | None
     """Time that it stood still for transfers; likewise."""
+    overlapped: IntArray | None
+    """Of each rank the time, over all steps, that collectives took beside its main lane; likewise."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -121,7 +123,7 @@ def _by_waits(run: Run, found: Activities, step: IntArray, rows: IntArray) -> Co
     own, wait, transfer = _spent(run, found, rows, None)
     return Comparison(
         COLLECTIVES, run.ranks, step, wait.max(axis=1, keepdims=True) - wait,
-        run.steps.end[rows] - run.steps.start[rows], own, wait, transfer,
+        run.steps.end[rows] - run.steps.start[rows], own, wait, transfer, _overlapped(run, found, rows),
     )  # fmt: skip
 
 
@@ -138,7 +140,7 @@ def _by_arrivals(
     aligned = arrived - shift
     return Comparison(
         source, run.ranks, step, aligned - aligned.min(axis=1, keepdims=True),
-        run.steps.end[rows] - run.steps.start[rows], own, None, None,
+        run.steps.end[rows] - run.steps.start[rows], own, None, None, None,
     )  # fmt: skip
 
 
@@ -186,6 +188,24 @@ def _spent(
     for phase in _COMMUNICATION:
         own.pop(phase, None)
     return own, sums[_WAIT], sums[_TRANSFER]
+
+
+def _overlapped(run: Run, found: Activities, rows: IntArray) -> IntArray:
+    """Return for each rank how long collectives ran beside its main lane in ``rows`` while it went on."""
+    of_run, main = found.collectives, found.main
+    blocking = of_run.span_ix[~of_run.beside]
+    times = np.zeros(rows.shape[1], np.int64)
+    for column, rank in enumerate(run.ranks):
+        mine = of_run.of_rank(rank)
+        chosen = of_run.beside[mine] & np.isin(of_run.row[mine], rows[:, column])
+        issue, end = of_run.issue[mine][chosen], of_run.end[mine][chosen]
+        reached = np.maximum.accumulate(np.append(issue[:1], end[:-1])) if len(end) else end
+        under_way = int(np.maximum(end - np.maximum(issue, reached), 0).sum())
+        pieces = main.of(rank)
+        still = np.isin(main.name[pieces], (_WAIT, _TRANSFER)) & np.isin(main.row[pieces], rows[:, column])
+        still &= ~np.isin(main.span_ix[pieces], blocking)
+        times[column] = max(0, under_way - int((main.end - main.start)[pieces][still].sum()))
+    return times
 
 
 def _cells(run: Run, rank: int, row: IntArray, end: IntArray, chosen: IntArray) -> IntArray:

@@ -57,6 +57,7 @@ class ClockOffset:
     offset_ns: int
     error_ns: int
     applied: bool
+    """Whether ranks are compared with their times shifted by it; times of the answer never are."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,17 @@ class EndedInfo:
 
 
 @dataclass(frozen=True)
+class MemoryInfo:
+    """Memory of a device as the allocator of one rank counts it, in bytes, see devices.md."""
+
+    rank: int
+    device: int
+    allocated: int
+    reserved: int
+    peak: int
+
+
+@dataclass(frozen=True)
 class RunInfo:
     script: str
     name: str
@@ -265,6 +277,8 @@ class RunInfo:
     steps: int
     eval_steps: int
     loaders: list[LoaderInfo]
+    memory: list[MemoryInfo]
+    """Of asynchronous devices; empty where none was recorded."""
     ended: list[EndedInfo]
 
 
@@ -281,8 +295,32 @@ class PhaseShare:
 
 
 @dataclass(frozen=True)
+class DevicePhase:
+    phase: str
+    share: float
+    mean_ns: int
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What an asynchronous device did in the mean of `n` steady steps, whose lengths are the host's."""
+
+    n: int
+    step_ns: int
+    idle_ns: int
+    """Outside of all phases."""
+    behind_p50_ns: int
+    """From the end of a step on the host to that on the device."""
+    phases: list[DevicePhase]
+
+
+@dataclass(frozen=True)
 class StepInfo:
-    """The steady training step over all ranks; `few` when there are too few of them to rely on."""
+    """The steady training step over all ranks; `few` when there are too few of them to rely on.
+
+    With `host_time` its phases are how long the host took to enqueue the work; `device`, if not null, is how
+    long that took.
+    """
 
     n: int
     few: bool
@@ -290,6 +328,45 @@ class StepInfo:
     p50_ns: int
     p95_ns: int
     phases: list[PhaseShare]
+    host_time: bool
+    device: DeviceInfo | None
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    phase: str
+    ns: int
+
+
+@dataclass(frozen=True)
+class RankEntry:
+    """One rank beside the others: means per step, in ns."""
+
+    rank: int
+    step_ns: int
+    late_ns: int
+    """How much later than the median of the others it came to what all wait for; below 0: earlier."""
+    last_steps: int
+    """Steps in which it came later than all others."""
+    wait_ns: int | None
+    """Its main lane waiting for other ranks."""
+    transfer_ns: int | None
+    """Its main lane standing still in collectives with all ranks there."""
+    overlapped_ns: int | None
+    """Collectives that ran beside its main lane while that went on."""
+    own: list[PhaseTime]
+    """What its main lane did else, by phase, the longest first."""
+
+
+@dataclass(frozen=True)
+class RanksInfo:
+    """Ranks side by side, in the steps by which they can be compared."""
+
+    source: str
+    """What tells who was late: ``collectives``, ``first collective`` (of each step) or ``backward``."""
+    evidence: str
+    steps: int
+    ranks: list[RankEntry]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +377,8 @@ class ReportDocument(CriticalPathDocument):
     run: RunInfo | None
     verdict: Verdict | None
     step: StepInfo | None
+    ranks: RanksInfo | None
+    """Null for a single rank, and where nothing tells when ranks waited for each other."""
 
     @classmethod
     def of(
@@ -309,10 +388,11 @@ class ReportDocument(CriticalPathDocument):
         run: RunInfo | None = None,
         verdict: Verdict | None = None,
         step: StepInfo | None = None,
+        ranks: RanksInfo | None = None,
     ) -> ReportDocument:
         """Return ``found`` in the form of a report; of traces that are not ours there is no more to say."""
         same = {name: value for name, value in vars(found).items() if name != "schema"}
-        return cls(**same, run=run, verdict=verdict, step=step)
+        return cls(**same, run=run, verdict=verdict, step=step, ranks=ranks)
 
 
 @dataclass(frozen=True)

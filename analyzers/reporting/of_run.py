@@ -12,6 +12,7 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.engine import diagnose
 from grademl_otel.analyzers.diagnosis.finding import Judgement
 from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
+from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
@@ -20,8 +21,11 @@ from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.document import (
     BudgetEntry,
     CriticalPathDocument,
+    DeviceInfo,
+    DevicePhase,
     EndedInfo,
     LoaderInfo,
+    MemoryInfo,
     Percentiles,
     PhaseShare,
     ReportDocument,
@@ -31,6 +35,7 @@ from grademl_otel.analyzers.reporting.document import (
     StepWindow,
     Window,
 )
+from grademl_otel.analyzers.reporting.ranks import clock_offsets, ranks_info
 from grademl_otel.analyzers.reporting.sections import path_info, summary_of_run
 
 BoolArray = npt.NDArray[np.bool_]
@@ -50,7 +55,8 @@ def report_of_run(telemetry: Telemetry, run: Run, top: int | None = None) -> Rep
         _found(telemetry, run, steps, judgement, "phase", top),
         run=_run(run),
         verdict=judgement.verdict,
-        step=_step(steps),
+        step=_step(run, steps),
+        ranks=ranks_info(run),
     )
 
 
@@ -61,7 +67,11 @@ def _found(
     completeness = completeness_info(run.completeness, [path], ours=True)
     return CriticalPathDocument(
         source=_source(telemetry, run),
-        completeness=replace(completeness, conflicts=[*completeness.conflicts, *activities(run).conflicts]),
+        completeness=replace(
+            completeness,
+            conflicts=[*completeness.conflicts, *activities(run).conflicts],
+            clocks=clock_offsets(run),
+        ),
         window=_window(run, path, steps),
         lane_budget=_budget(run),
         path=path_info(path, run.spans, top),
@@ -109,7 +119,7 @@ def _budget(run: Run) -> list[BudgetEntry]:
     ]
 
 
-def _step(steps: StepBreakdown) -> StepInfo | None:
+def _step(run: Run, steps: StepBreakdown) -> StepInfo | None:
     if steps.step is None:
         return None
     return StepInfo(
@@ -128,6 +138,24 @@ def _step(steps: StepBreakdown) -> StepInfo | None:
                 within=phase.within,
             )
             for phase in steps.phases
+        ],
+        host_time=is_asynchronous(run),
+        device=_device(run),
+    )
+
+
+def _device(run: Run) -> DeviceInfo | None:
+    found = device_step(run)
+    if found is None:
+        return None
+    return DeviceInfo(
+        n=found.steps,
+        step_ns=round(found.step_ns / found.steps),
+        idle_ns=round(found.idle_ns / found.steps),
+        behind_p50_ns=found.behind.p50,
+        phases=[
+            DevicePhase(name, ns / found.step_ns if found.step_ns else 0.0, round(ns / found.steps))
+            for name, ns in found.phases
         ],
     )
 
@@ -154,6 +182,7 @@ def _run(run: Run) -> RunInfo:
             )
             for loader in run.loaders.values()
         ],
+        memory=[MemoryInfo(of.rank, of.device, of.allocated, of.reserved, of.peak) for of in run.memory],
         ended=[_ended(ended, run.start) for ended in run.completeness.ended if ended.rank in run.ranks],
     )
 

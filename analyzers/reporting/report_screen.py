@@ -12,16 +12,20 @@ from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
 from grademl_otel.analyzers.graph.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
-from grademl_otel.analyzers.reporting.document import ReportDocument, StepInfo
+from grademl_otel.analyzers.reporting.document import DeviceInfo, DevicePhase, ReportDocument, StepInfo
 from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
+from grademl_otel.analyzers.reporting.ranks import about_ranks, ranks_table
 from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds
 
 STEPS = "steps"
-_IN_VERDICT = frozenset({"data.wait.share"})
+_IN_VERDICT = frozenset(
+    {"data.wait.share", "ranks.lost.share", "arrives.last.share", "arrives.late", "collective.transfer.share"}
+)
 """Evidence that the verdict has told already."""
 _STYLES = {CRITICAL: "bold red", WARNING: "bold yellow"}
 _SMALL_SHARE = 0.001
 _PATH_KEYS = 4
+_IDLE = "outside of phases"
 _INDENT = len("VERDICT  ")
 
 
@@ -37,7 +41,12 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     tables = [_budget(document)] if document.lane_budget else []
     if document.step is not None:
         tables.append(_step(document.step))
+        if document.step.device is not None:
+            tables.append(_device(document.step.device))
     canvas.tables(tables)
+    if document.ranks is not None and about_ranks(document.findings):
+        canvas.blank()
+        canvas.tables([ranks_table(document.ranks)])
     canvas.blank()
     for finding in document.findings:
         evidence = " · ".join(_in_words(one) for one in finding.evidence if one.signal not in _IN_VERDICT)
@@ -107,8 +116,9 @@ def _step(step: StepInfo) -> Group:
         f"mean {milliseconds(step.mean_ns)}, p50 {milliseconds(step.p50_ns)}, p95 {milliseconds(step.p95_ns)}"
     )
     few = f", only {count(step.n, 'step')}" if step.few else ""
+    host = ", host time" if step.host_time else ""
     return table(
-        f"Step, steady ({spread}{few})",
+        f"Step, steady ({spread}{few}{host})",
         [("", "left"), ("", "right"), ("", "right"), ("", "left")],
         [
             (
@@ -118,6 +128,21 @@ def _step(step: StepInfo) -> Group:
                 "" if phase.within else bar(phase.share),
             )
             for phase in step.phases
+        ],
+    )
+
+
+def _device(device: DeviceInfo) -> Group:
+    """Return what the device did in the same steps."""
+    later = device.behind_p50_ns
+    pace = f"done {milliseconds(later)} after the host" if later > 0 else "done before the host"
+    idle = DevicePhase(_IDLE, device.idle_ns / device.step_ns if device.step_ns else 0.0, device.idle_ns)
+    return table(
+        f"On the device (mean of {count(device.n, 'step')}, {pace})",
+        [("", "left"), ("", "right"), ("", "right"), ("", "left")],
+        [
+            (f"  {phase.phase}", milliseconds(phase.mean_ns), percent(phase.share), bar(phase.share))
+            for phase in (*device.phases, idle)
         ],
     )
 
@@ -135,6 +160,21 @@ def _in_words(evidence: Evidence) -> str:
         return f"num_workers={evidence.value:.0f}"
     if evidence.signal == "device.idle_in_wait.share":
         return "nothing else computes during the wait (CPU run)"
+    if evidence.signal == "arrives.chance":
+        return f"by chance with {percent(evidence.value)}"
+    if evidence.signal == "cause.covered.share":
+        return f"together {percent(evidence.value)} of being late"
+    if evidence.signal == "others.wait.share":
+        return f"the others wait {percent(evidence.value)} of their steps"
+    if evidence.signal == "collectives":
+        return f"{evidence.value:.3g} collectives a step"
+    if evidence.signal == "collective.bytes":
+        return f"{evidence.value / 1e6:.3g} MB a step"
+    if evidence.signal.endswith(".more"):
+        phase = evidence.signal.removesuffix(".more")
+        return f"{phase} {milliseconds(evidence.value)} longer than the others'"
+    if evidence.unit == "ns":
+        return f"{evidence.signal} {milliseconds(evidence.value)} a step"
     name = evidence.signal.removesuffix(".share")
     value = percent(evidence.value) if evidence.unit == "1" else f"{evidence.value:g} {evidence.unit}"
     return f"{name} {value} of the step" if evidence.signal.endswith(".share") else f"{name} {value}"

@@ -14,6 +14,7 @@ from grademl_otel.analyzers.reporting.document import (
     ReportDocument,
     RunsDocument,
 )
+from grademl_otel.analyzers.reporting.ranks import RANK_COLUMNS, about_ranks, of_steps, rank_rows
 from grademl_otel.analyzers.units import milliseconds, percent, seconds
 
 Cell = str | int | float | None
@@ -120,6 +121,9 @@ def _report(document: ReportDocument) -> str:
                 [[b.rank, b.phase, seconds(b.ns), percent(b.share)] for b in document.lane_budget],
             )
         )
+    if document.ranks is not None and about_ranks(document.findings):
+        parts.append(f"\n## Ranks ({of_steps(document.ranks)})\n\n")
+        parts.append(_markdown(RANK_COLUMNS, rank_rows(document.ranks)))
     parts.append("\n## Critical path\n\n")
     parts.append(_markdown(*_readable(*table_of(document))))
     return "".join(parts)

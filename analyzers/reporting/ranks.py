@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks side by side in an answer: as data, and as the rows of a table, those that come latest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rich.console import Group
+
+from grademl_otel.analyzers.diagnosis.finding import Finding
+from grademl_otel.analyzers.diagnosis.lateness import behind_others, last_in_steps
+from grademl_otel.analyzers.graph import activities
+from grademl_otel.analyzers.graph.ranks import COLLECTIVES, compare_ranks
+from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.reporting.canvas import table
+from grademl_otel.analyzers.reporting.document import ClockOffset, PhaseTime, RankEntry, RanksInfo
+from grademl_otel.analyzers.units import count, milliseconds
+
+RANK_COLUMNS: Final = ["rank", "step", "own work", "waits", "transfer", "overlapped", "late by", "last in"]
+_LISTED: Final = 8
+_RULES: Final = ("ranks.", "communication.")
+
+
+def ranks_info(run: Run) -> RanksInfo | None:
+    """Return the ranks of ``run`` side by side; None where they cannot be compared."""
+    compared = compare_ranks(run)
+    if not compared:
+        return None
+    found, behind, last = compared[0], behind_others(compared[0]), last_in_steps(compared[0])
+    n = len(found)
+    entries = []
+    for column, rank in enumerate(found.ranks):
+        own = [PhaseTime(phase, round(int(ns[:, column].sum()) / n)) for phase, ns in found.own.items()]
+        entries.append(
+            RankEntry(
+                rank=rank,
+                step_ns=round(int(found.length[:, column].sum()) / n),
+                late_ns=round(float(behind[:, column].mean())),
+                last_steps=int(last[column]),
+                wait_ns=None if found.wait is None else round(int(found.wait[:, column].sum()) / n),
+                transfer_ns=(
+                    None if found.transfer is None else round(int(found.transfer[:, column].sum()) / n)
+                ),
+                overlapped_ns=None if found.overlapped is None else round(int(found.overlapped[column]) / n),
+                own=sorted((one for one in own if one.ns), key=lambda one: (-one.ns, one.phase)),
+            )
+        )
+    return RanksInfo(found.source, found.evidence, n, entries)
+
+
+def clock_offsets(run: Run) -> list[ClockOffset]:
+    """Return the clocks of the hosts of ``run`` as collectives tie them to the first; none of one host."""
+    clocks = activities(run).collectives.clocks.clocks
+    return [
+        ClockOffset(clock.host, clock.offset_ns, clock.error_ns, clock.applied)
+        for clock in clocks
+        if len(clocks) > 1 and clock.error_ns is not None
+    ]
+
+
+def about_ranks(findings: Iterable[Finding]) -> bool:
+    """Whether a finding is about what ranks do to each other."""
+    return any(finding.id.startswith(_RULES) for finding in findings)
+
+
+def of_steps(info: RanksInfo) -> str:
+    """Return what the numbers are of, in words."""
+    if info.source == COLLECTIVES:
+        return f"means of {count(info.steps, 'step')}"
+    place = "at the first collective" if info.source != "backward" else "at the start of backward"
+    return f"means of {count(info.steps, 'step')}, late {place}"
+
+
+def rank_rows(info: RanksInfo, top: int | None = None) -> list[list[str]]:
+    """Return the cells of `RANK_COLUMNS` for each rank, or the ``top`` latest of them."""
+    latest = sorted(info.ranks, key=lambda entry: (-entry.late_ns, entry.rank))
+    return [
+        [
+            f"{entry.rank}",
+            milliseconds(entry.step_ns),
+            milliseconds(sum(one.ns for one in entry.own)),
+            *(_time(ns) for ns in (entry.wait_ns, entry.transfer_ns, entry.overlapped_ns)),
+            f"-{milliseconds(-entry.late_ns)}" if entry.late_ns < 0 else milliseconds(entry.late_ns),
+            f"{entry.last_steps:,}",
+        ]
+        for entry in latest[:top]
+    ]
+
+
+def ranks_table(info: RanksInfo, top: int | None = _LISTED) -> Group:
+    """Return the ``top`` latest ranks as a table; all by None."""
+    rows = rank_rows(info, top)
+    more = f", the {len(rows)} latest of {len(info.ranks):,}" if len(rows) < len(info.ranks) else ""
+    columns = [(name, "right") for name in RANK_COLUMNS]
+    return table(f"Ranks ({of_steps(info)}{more})", columns, rows, header=True)
+
+
+def _time(ns: int | None) -> str:
+    return "?" if ns is None else milliseconds(ns)
