@@ -151,6 +151,19 @@ class Completeness:
 
 
 @dataclass(frozen=True)
+class DeviceMemory:
+    """Memory of one device of one rank's process, in bytes, as its allocator counts."""
+
+    rank: int
+    device: int
+    allocated: int
+    reserved: int
+    """Both as they were when they were looked at last."""
+    peak: int
+    """Allocated at most since the program began, or since it reset that."""
+
+
+@dataclass(frozen=True)
 class Run:
     """One attempt of one run."""
 
@@ -184,6 +197,8 @@ class Run:
     """Run id of the run whose process started this one's."""
     reduced: list[Reduced] = field(default_factory=list)
     """Where steps were recorded without all phases, by (rank, level)."""
+    memory: list[DeviceMemory] = field(default_factory=list)
+    """Of asynchronous devices, by (rank, device)."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.completeness import judge
+from grademl_otel.analyzers.model.devices import given_up, memory_of
 from grademl_otel.analyzers.model.evidence import Evidence, count_of
 from grademl_otel.analyzers.model.facts import (
     Completeness,
@@ -238,6 +239,7 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
     device = said.get(semconv.DEVICE)
     completeness = judge(evidence, census)
     completeness.notes = [*beside, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
+    completeness.notes += given_up(parts)
     return Run(
         run_id=attempt.run_id,
         attempt=attempt.attempt,
@@ -258,6 +260,7 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
         name=str(said.get(semconv.RUN_NAME, "")),
         parent=_parent(said),
         reduced=reduced,
+        memory=memory_of(mine),
     )
 
 

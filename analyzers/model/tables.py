@@ -73,7 +73,7 @@ def decode_table(attributes: Mapping[str, Any], rank: int, window_start: int) ->
     if version != _VERSION:
         raise MalformedTable(f"step table of version {version!r}; this release reads version {_VERSION}")
     raw = {
-        key[len(semconv.TABLE_PREFIX) :]: _array(key, value)
+        key[len(semconv.TABLE_PREFIX) :]: int_array(key, value)
         for key, value in attributes.items()
         if key.startswith(semconv.TABLE_PREFIX) and key != semconv.TABLE_VERSION
     }
@@ -171,7 +171,7 @@ def _phases(table: Mapping[str, IntArray], window_start: int) -> dict[str, dict[
     return phases
 
 
-def _array(key: str, value: Any) -> IntArray:
+def int_array(key: str, value: Any) -> IntArray:
     """Return an array attribute as int64; JSON strings are taken too (Jaeger's v1 API)."""
     if isinstance(value, str):
         try:
