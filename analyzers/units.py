@@ -44,6 +44,16 @@ def clock(ns: float) -> str:
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
+def size(number: int) -> str:
+    """Return a number of bytes in about three digits: 812 B, 4.2 KiB, 217 MiB, 11.4 GiB."""
+    value, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1023.5:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}" if value < 99.95 and unit != "B" else f"{value:,.0f} {unit}"
+
+
 def percent(share: float) -> str:
     """Return a share of 0 to 1 without digits that mean nothing: 54 %, 0.3 %, 0 %."""
     value = share * 100

@@ -12,10 +12,16 @@ from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
 from grademl_otel.analyzers.graph.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
-from grademl_otel.analyzers.reporting.document import DeviceInfo, DevicePhase, ReportDocument, StepInfo
+from grademl_otel.analyzers.reporting.document import (
+    DeviceInfo,
+    DevicePhase,
+    MemoryInfo,
+    ReportDocument,
+    StepInfo,
+)
 from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
 from grademl_otel.analyzers.reporting.ranks import about_ranks, ranks_table
-from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds
+from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds, size
 
 STEPS = "steps"
 _IN_VERDICT = frozenset(
@@ -52,6 +58,8 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
         evidence = " · ".join(_in_words(one) for one in finding.evidence if one.signal not in _IN_VERDICT)
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
     canvas.line(_path(document), label="Critical path")
+    if document.run.memory:
+        canvas.line(_memory(document.run.memory), label="Device memory")
     rules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for abstained in document.abstained:
         rules[abstained.missing, abstained.how_to_get].append(abstained.rule)
@@ -188,6 +196,13 @@ def _path(document: ReportDocument) -> str:
     if (rest := sum(entry.path_share for entry in document.summary[_PATH_KEYS:])) > 0:
         parts.append(f"the rest {percent(rest)}")
     return " · ".join(parts)
+
+
+def _memory(memory: list[MemoryInfo]) -> str:
+    """Return what was allocated at most, of the device with most; the others have as much or less."""
+    most = max(memory, key=lambda one: one.peak)
+    where = f" (rank {most.rank}, device {most.device}, most of {len(memory):,})" if len(memory) > 1 else ""
+    return f"at most {size(most.peak)} allocated, {size(most.reserved)} reserved at last{where}"
 
 
 def _workers(document: ReportDocument) -> str | None:
