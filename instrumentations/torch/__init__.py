@@ -27,7 +27,7 @@ __all__ = ["TorchInstrumentor"]
 
 _AT_ONCE: Final = (
     *("forward", "functions", "training", "backward", "gradients", "data", "worker", "checkpoint", "cuda"),
-    "collector",
+    *("collector", "devicecalls"),
 )
 """The modules of ours that hook into what ``import torch`` imports."""
 
@@ -38,6 +38,10 @@ _LATER: Final = {
     "torch.distributed.distributed_c10d": "collectives",
     "torch.utils.checkpoint": "recompute",
     "torchdata.stateful_dataloader.stateful_dataloader": "stateful",
+    "accelerate.utils.operations": "movers",
+    "lightning.fabric.utilities.apply_func": "movers",
+    "lightning_fabric.utilities.apply_func": "movers",
+    "transformers.generation.utils": "generation",
 }
 """What a program imports after torch, or never, and the module of ours that hooks into it."""
 
@@ -49,6 +53,10 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.backward",
     "grademl_otel.instrumentations.torch.inner",
     "grademl_otel.instrumentations.torch.recompute",
+    "grademl_otel.instrumentations.torch.collector",
+    "grademl_otel.instrumentations.torch.devicecalls",
+    "grademl_otel.instrumentations.torch.movers",
+    "grademl_otel.instrumentations.torch.generation",
     "grademl_otel.instrumentations.torch.compile",
     "grademl_otel.instrumentations.torch.functions",
     "grademl_otel.instrumentations.torch.data",

@@ -69,6 +69,22 @@ class InnerPhase:
             self.guard.failed(error)
             recorder.lost()
 
+    def tell(self, t0: int, kind: int) -> None:
+        """Record what began at ``t0`` and is over, of which it shows only now that it is one of ``kind``."""
+        t1 = perf_counter_ns()
+        recorder = session.recorder
+        if recorder is None or recorder.level >= BOUNDARIES or self.inside.call or not self.guard.on:
+            return
+        try:
+            machine = recorder.known()
+            if machine is not None and not machine.waiting:
+                machine.inner(kind, t0, t1)
+                if recorder.measuring:
+                    recorder.spent(t1)
+        except Exception as error:
+            self.guard.failed(error)
+            recorder.lost()
+
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the wrapper of ``original``, a function that Dynamo need not see through."""
         inside = self.inside
