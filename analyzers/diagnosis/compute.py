@@ -23,6 +23,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Where,
 )
 from grademl_otel.analyzers.diagnosis.stragglers import observable
+from grademl_otel.analyzers.graph.device import DeviceStep, is_asynchronous
 from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
@@ -35,7 +36,7 @@ def judge(run: Run) -> Judgement:
     facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
     if (unmeasured := not_measured(run, RULE, run.ranks)) is not None:
         return Judgement([], [unmeasured])
-    if not facts or any(steps.n < CONFIDENT_STEPS or steps.wait_share >= WARN_SHARE for steps in facts):
+    if not facts or any(steps.n < CONFIDENT_STEPS or steps.exposed_share >= WARN_SHARE for steps in facts):
         return Judgement([], [])
     if sum(steps.ranks_ns for steps in facts) >= WARN_SHARE * sum(steps.step_ns for steps in facts):
         return Judgement([], [])
@@ -51,13 +52,17 @@ def judge(run: Run) -> Judgement:
         severity=INFO,
         where=Where([steps.rank for steps in facts]),
         evidence=[
-            Evidence("data.wait.share", max(steps.wait_share for steps in facts), WARN_SHARE, "1", slowest.n),
+            Evidence(
+                "data.wait.share", max(steps.exposed_share for steps in facts), WARN_SHARE, "1", slowest.n
+            ),
             Evidence(f"{phase}.share", share, None, "1", slowest.n),
         ],
         fix=_fixes(slowest, phase),
         gain=None,
     )
-    return Judgement([finding], [], Verdict(RULE, INFO, _sentences(slowest, phase, share)))
+    return Judgement(
+        [finding], [], Verdict(RULE, INFO, _sentences(slowest, phase, share, is_asynchronous(run)))
+    )
 
 
 def _not_observable(ranks: int, share: float) -> list[str]:
@@ -74,12 +79,30 @@ def _fixes(steps: StepFacts, phase: str) -> list[str]:
     return [f"look into {phase} ({took} a step) with torch.profiler"]
 
 
-def _sentences(steps: StepFacts, phase: str, share: float) -> list[str]:
+def _sentences(steps: StepFacts, phase: str, share: float, asynchronous: bool) -> list[str]:
     what = "Python between the phases" if phase == OTHER else phase
     arrives = (
-        f"Data arrives in time (the trainer waits for it {percent(steps.wait_share)} of the step):"
+        f"Data arrives in time (the trainer waits for it {percent(steps.exposed_share)} of the step):"
         f" a faster loader would save no more than that."
         if steps.wait_ns
         else "No step waits for a data loader."
     )
-    return [f"The computation sets the pace: {what} takes {percent(share)} of each step.", arrives]
+    lines = [f"The computation sets the pace: {what} takes {percent(share)} of each step.", arrives]
+    if steps.idle is not None and steps.exposed_share < steps.wait_share:
+        lines[1] = (
+            f"The trainer waits for data {percent(steps.wait_share)} of the step, and the device is idle in"
+            f" {percent(steps.idle.share)} of that: a faster loader would save no more."
+        )
+    if steps.device is not None:
+        lines.append(_on_device(steps.device))
+    elif asynchronous:
+        lines.append(
+            "These are host times: they say when work was given to the device, not how long it took."
+        )
+    return lines
+
+
+def _on_device(device: DeviceStep) -> str:
+    shares = ", ".join(f"{name} {percent(ns / device.step_ns)}" for name, ns in device.phases)
+    idle = percent(device.idle_ns / device.step_ns)
+    return f"On the device: {shares} of the step; {idle} is outside of these."

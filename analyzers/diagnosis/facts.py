@@ -12,6 +12,13 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph import activities, steady_level, steady_rows, step_breakdown
 from grademl_otel.analyzers.graph.collective_parts import RANKS_WAIT
+from grademl_otel.analyzers.graph.device import (
+    DeviceStep,
+    IdleInWaits,
+    device_step,
+    idle_in_waits,
+    is_asynchronous,
+)
 from grademl_otel.analyzers.graph.main_lane import OTHER, WORK_SCOPES
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
@@ -30,6 +37,16 @@ class StepFacts:
     """Every other phase of the main lane, and `other`; with `wait_ns` they sum to `step_ns`."""
     ranks_ns: float = 0.0
     """The part of these, if it is known, in which the main thread waited for other ranks."""
+    idle: IdleInWaits | None = None
+    """How much of `wait_ns` an asynchronous device had nothing to do; None on a CPU, and where nobody knows.
+    """
+    device: DeviceStep | None = None
+    """What an asynchronous device did in these steps; None without its times."""
+
+    @property
+    def exposed_share(self) -> float:
+        """Part of the step in which the device has nothing to do but wait for data, as far as is known."""
+        return self.wait_share if self.idle is None else self.wait_share * self.idle.share
 
     @property
     def wait_share(self) -> float:
@@ -113,7 +130,10 @@ def step_facts(run: Run, rank: int) -> StepFacts | None:
     mean = {phase.phase: phase.total_ns / steps.steps for phase in steps.phases if phase.within is None}
     wait = mean.pop(sc.DATA_WAIT, 0.0)
     ranks = sum(phase.total_ns for phase in steps.phases if phase.phase == RANKS_WAIT) / steps.steps
-    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean, ranks)
+    idle, device = None, None
+    if is_asynchronous(run):
+        idle, device = idle_in_waits(run, rank), device_step(run, rank)
+    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean, ranks, idle, device)
 
 
 def loader_facts(run: Run, rank: int) -> LoaderFacts | None:

@@ -9,8 +9,8 @@ and then only, the finding is a warning at most.
 
 Either needs the batch to be what was waited for: at least 80 % of the waiting was over when it was ready.
 The wait counts only while the device is idle. On a CPU-only run it is: the thread that waits is the device.
-Elsewhere that needs events of the device, and the rule abstains. The first batch of a pass waits for the
-workers to start, which is another cause, and is left out.
+Elsewhere that needs the device's times; without them the rule abstains. The first batch of a pass waits for
+the workers to start, which is another cause, and is left out.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def judge(run: Run) -> Judgement:
         if steady_level(run, rank) >= NO_WAITS and unmeasured is not None:
             abstained.setdefault(unmeasured.missing, unmeasured)
             continue
-        if steps is None or severity_of(steps.wait_share, steps.n) is None:
+        if steps is None or severity_of(steps.exposed_share, steps.n) is None:
             continue
         loader = loader_facts(run, rank)
-        doubt = _doubt(run, loader, unmeasured)
+        doubt = _doubt(run, steps, loader, unmeasured)
         if doubt is not None:
             abstained.setdefault(doubt.missing, doubt)
         elif loader is not None:
@@ -97,12 +97,20 @@ def judge(run: Run) -> Judgement:
     return Judgement([finding], list(abstained.values()), Verdict(RULE, severity, sentences))
 
 
-def _doubt(run: Run, loader: LoaderFacts | None, unmeasured: Abstained | None) -> Abstained | None:
+def _doubt(
+    run: Run, steps: StepFacts, loader: LoaderFacts | None, unmeasured: Abstained | None
+) -> Abstained | None:
     """Return why the wait for data may not be held against the loader; None when it may.
 
     ``unmeasured`` is why what the loader did was not recorded; None when it was.
     """
-    if not on_cpu(run):
+    if not on_cpu(run) and steps.idle is not None and steps.idle.share < COVERED_SHARE:
+        return Abstained(
+            RULE,
+            f"in {percent(1 - steps.idle.share)} of the waiting the device had work from earlier steps",
+            "look at what the host does between the steps: waiting for data is not all that holds it up",
+        )
+    if not on_cpu(run) and steps.idle is None:
         return Abstained(
             RULE,
             f"whether {_device(run)} was idle while the main thread waited for data is not recorded",
@@ -188,7 +196,13 @@ def _evidence(steps: StepFacts, loader: LoaderFacts) -> list[Evidence]:
     return [
         *evidence,
         Evidence("batch.make.p50", loader.batch_p50_ns, None, "ns", loader.n_made),
-        Evidence("device.idle_in_wait.share", 1.0, COVERED_SHARE, "1", steps.n),
+        Evidence(
+            "device.idle_in_wait.share",
+            1.0 if steps.idle is None else steps.idle.share,
+            COVERED_SHARE,
+            "1",
+            steps.n if steps.idle is None else steps.idle.n,
+        ),
         Evidence("loader.workers", float(loader.workers), None, "{worker}", steps.n),
     ]
 
@@ -201,7 +215,7 @@ def needed_workers(loader: LoaderFacts) -> int:
 
 def _gain(steps: StepFacts) -> Gain:
     """Return the bound of a step that never waits: no number of workers and no cheaper batch can beat it."""
-    return Gain(steps.wait_share, (0.0, steps.wait_share), "bound", steps.busiest)
+    return Gain(steps.exposed_share, (0.0, steps.exposed_share), "bound", steps.busiest)
 
 
 def _fixes(loader: LoaderFacts) -> list[str]:

@@ -45,4 +45,5 @@ def given_up(parts: Sequence[TablePart]) -> list[str]:
     lost = sum(count_of(part.attributes, semconv.DEVICE_DROPPED) for part in parts)
     if not lost:
         return []
-    return [f"{lost:,} phases have no device time: the device was too far behind, or their stream changed"]
+    what = "1 phase has" if lost == 1 else f"{lost:,} phases have"
+    return [f"{what} no device time: the device was too far behind, or the stream changed"]

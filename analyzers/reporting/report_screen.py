@@ -32,6 +32,7 @@ _STYLES = {CRITICAL: "bold red", WARNING: "bold yellow"}
 _SMALL_SHARE = 0.001
 _PATH_KEYS = 4
 _IDLE = "outside of phases"
+_IDLE_SIGNAL = "device.idle_in_wait.share"
 _INDENT = len("VERDICT  ")
 
 
@@ -55,7 +56,11 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
         canvas.tables([ranks_table(document.ranks)])
     canvas.blank()
     for finding in document.findings:
-        evidence = " · ".join(_in_words(one) for one in finding.evidence if one.signal not in _IN_VERDICT)
+        host = document.step is not None and document.step.host_time
+        shown = (one for one in finding.evidence if one.signal not in _IN_VERDICT)
+        evidence = " · ".join(
+            _idle(one) if host and one.signal == _IDLE_SIGNAL else _in_words(one) for one in shown
+        )
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
     canvas.line(_path(document), label="Critical path")
     if document.run.memory:
@@ -155,6 +160,10 @@ def _device(device: DeviceInfo) -> Group:
     )
 
 
+def _idle(evidence: Evidence) -> str:
+    return f"the device is idle in {percent(evidence.value)} of the wait"
+
+
 def _in_words(evidence: Evidence) -> str:
     if evidence.signal == "queue.empty.share":
         return f"queue empty at next() in {round(evidence.value * evidence.n):,} of {evidence.n:,} steps"
@@ -166,7 +175,7 @@ def _in_words(evidence: Evidence) -> str:
         return f"a batch takes {milliseconds(evidence.value)} to make (p50)"
     if evidence.signal == "loader.workers":
         return f"num_workers={evidence.value:.0f}"
-    if evidence.signal == "device.idle_in_wait.share":
+    if evidence.signal == _IDLE_SIGNAL:
         return "nothing else computes during the wait (CPU run)"
     if evidence.signal == "arrives.chance":
         return f"by chance with {percent(evidence.value)}"

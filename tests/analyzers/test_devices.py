@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the analyzer says of asynchronous devices, from marks to the report's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grademl_otel import marks, semconv
+from grademl_otel.analyzers.diagnosis.engine import diagnose
+from grademl_otel.analyzers.graph import lane_budget, step_breakdown
+from grademl_otel.analyzers.graph.device import device_step, idle_in_waits, is_asynchronous
+from grademl_otel.analyzers.model.devices import memory_of
+from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.model.tables import decode_table
+from grademl_otel.analyzers.reporting.document import to_dict
+from grademl_otel.analyzers.reporting.of_run import report_of_run
+from grademl_otel.analyzers.sources import Selection, open_source
+from grademl_otel.analyzers.units import size
+
+from ..support.mark_script import MS, MarkScript, S
+from .test_recording import converted, read, report, resource
+
+STEPS = 100
+
+
+def training(
+    device: str = "cuda:0 H200",
+    wait: int = MS,
+    lag: int = 30 * MS,
+    on_device: tuple[int, int] = (3 * MS, 6 * MS),
+    times: bool = True,
+) -> MarkScript:
+    """Steps of 10 ms on the host; the device begins ``lag`` after the host's forward, without a pause."""
+    script = MarkScript()
+    script.scope_text(1, semconv.DEVICE, device)
+    script.open_scope(2, "epoch", 0, number=0)
+    script.scope_int(2, semconv.LOADER_ID, 0)
+    script.scope_int(2, semconv.LOADER_WORKERS, 1)
+    for step in range(STEPS):
+        row, at = 10 + step, step * 10 * MS
+        if wait:
+            script.phase(
+                "data.fetch", at - 9 * MS if step else 0, at + wait, row, (2, step), lane="loader-worker-0"
+            )
+            script.phase("data.wait", at, at + wait, row, (2, step))
+        script.phase("forward", at + wait, at + wait + MS // 2, row)
+        script.phase("backward", at + wait + MS // 2, at + 9 * MS, row)
+        script.row(row, step, at, at + 10 * MS, flags=marks.DEVICE_LATER if times else 0, pass_serial=2)
+        if times:
+            first = at + wait + lag
+            middle, last = first + on_device[0], first + sum(on_device)
+            for name, start, end, host in (
+                ("forward", first, middle, at + wait),
+                ("backward", middle, last, at + wait + MS // 2),
+            ):
+                script.add(marks.device_kind(name), start, end, row, y=host, lane="stream-0.0")
+            script.add(marks.ROW_DEVICE, last, last, row, x=0)
+    script.close_scope(2, "epoch", STEPS * 10 * MS)
+    script.close_scope(1, "run", STEPS * 10 * MS)
+    return script
+
+
+def run_of(folder: Path, script: MarkScript) -> Run:
+    return read(folder, (resource(), converted(script, 2 * S)))
+
+
+def test_device_times_stand_beside_those_of_the_host(tmp_path: Path) -> None:
+    run = run_of(tmp_path, training())
+    found = device_step(run)
+
+    assert found is not None
+    steady = step_breakdown(run).steps
+    assert (found.steps, found.step_ns) == (steady, steady * 10 * MS)
+    assert found.phases == [("backward", steady * 6 * MS), ("forward", steady * 3 * MS)]
+    assert found.idle_ns == steady * MS
+    assert found.behind.p50 == (1 + 30 + 9 - 10) * MS
+    host = {phase.phase: phase.per_step.p50 for phase in step_breakdown(run).phases}
+    assert host == {"forward": MS // 2, "backward": 7_500_000, "data.wait": MS, "other": MS}
+    assert sum(row.ns for row in lane_budget(run) if row.within is None) == run.end - run.start
+    assert run.completeness.verdict == "complete"
+    assert run.completeness.conflicts == []
+
+
+def test_what_the_report_says(tmp_path: Path) -> None:
+    run = run_of(tmp_path, training())
+    text = report(tmp_path, run)
+
+    assert "host time)" in text
+    assert f"On the device (mean of {step_breakdown(run).steps} steps, done 30 ms after the host)" in text
+    assert "backward 6.0 ms 60 %" in text
+    assert "outside of phases 1.0 ms 10 %" in text
+    telemetry = open_source(str(tmp_path / "traces.jsonl")).read(Selection())
+    step = to_dict(report_of_run(telemetry, run))["step"]
+    assert step["host_time"] is True
+    assert step["device"] == {
+        "n": step_breakdown(run).steps,
+        "step_ns": 10 * MS,
+        "idle_ns": MS,
+        "behind_p50_ns": 30 * MS,
+        "phases": [
+            {"phase": "backward", "share": 0.6, "mean_ns": 6 * MS},
+            {"phase": "forward", "share": 0.3, "mean_ns": 3 * MS},
+        ],
+    }
+
+
+@pytest.mark.parametrize(("device", "host_time"), [("cuda:0 H200", True), ("cpu", False)])
+def test_without_device_times(tmp_path: Path, device: str, host_time: bool) -> None:
+    run = run_of(tmp_path, training(device, times=False))
+
+    assert is_asynchronous(run) == host_time
+    assert device_step(run) is None
+    assert idle_in_waits(run, 0) is None
+    text = report(tmp_path, run)
+    assert ("host time" in text) == host_time
+    assert "On the device" not in text
+    assert "Device memory" not in text
+
+
+def test_steps_of_which_times_are_lost_are_left_out(tmp_path: Path) -> None:
+    script = training()
+    lost = 10 + STEPS // 2
+    script.marks = [m for m in script.marks if not (m[0] == marks.device_kind("forward") and m[4] == lost)]
+    script.marks = [
+        (*m[:5], 1, *m[6:]) if m[0] == marks.ROW_DEVICE and m[4] == lost else m for m in script.marks
+    ]
+    run = run_of(tmp_path, script)
+    found = device_step(run)
+
+    assert found is not None
+    assert found.steps == step_breakdown(run).steps - 1
+    assert dict(found.phases)["forward"] == found.steps * 3 * MS
+    assert "1 phase has no device time" in report(tmp_path, run)
+
+
+# --- Waiting for data ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lag_ms", [0, 4, 5, 6, 7, 30])
+def test_whether_the_device_was_idle_while_the_host_waited(tmp_path: Path, lag_ms: int) -> None:
+    """The host waits for the first 4 ms of a step of 10; what it enqueues then takes the device 2 ms."""
+    run = run_of(tmp_path, training(wait=4 * MS, lag=lag_ms * MS, on_device=(MS, MS)))
+    found = idle_in_waits(run, 0)
+
+    assert found is not None
+    into_the_next_step = 4 + lag_ms + 2 - 10
+    assert found.share == pytest.approx(1 - min(max(into_the_next_step, 0), 4) / 4)
+    assert found.n >= 90
+
+
+def test_waits_in_which_the_device_is_idle_are_held_against_the_loader(tmp_path: Path) -> None:
+    found = diagnose(run_of(tmp_path, training(wait=5 * MS, lag=0, on_device=(MS, 2 * MS))))
+
+    (finding,) = (finding for finding in found.findings if finding.id == "input.loader")
+    evidence = {one.signal: one for one in finding.evidence}
+    assert evidence["device.idle_in_wait.share"].value == 1.0
+
+
+def test_waits_in_which_the_device_works_are_not(tmp_path: Path) -> None:
+    found = diagnose(run_of(tmp_path, training(wait=5 * MS, lag=20 * MS, on_device=(4 * MS, 6 * MS))))
+
+    assert [finding.id for finding in found.findings] == ["compute.bound"]
+    assert "input.loader" not in {one.rule for one in found.abstained}
+    assert found.verdict is not None
+    assert "device" in " ".join(found.verdict.lines)
+
+
+def test_without_device_times_nothing_is_held_against_the_loader(tmp_path: Path) -> None:
+    found = diagnose(run_of(tmp_path, training(wait=5 * MS, times=False)))
+
+    assert found.findings == []
+    assert "input.loader" in {one.rule for one in found.abstained}
+
+
+# --- Memory -------------------------------------------------------------------------------------------------
+
+
+def test_memory(tmp_path: Path) -> None:
+    script = training()
+    closing = script.marks[-2:]
+    del script.marks[-2:]
+    script.add(marks.DEVICE_MEMORY, S - MS, S - MS, 1, x=3 << 30, y=5 << 30, z=4 << 30)
+    script.phase("forward", S, S + MS, 999)
+    script.row(999, STEPS, S, S + 2 * MS, pass_serial=2)
+    script.marks += closing
+    run = run_of(tmp_path, script)
+
+    (memory,) = run.memory
+    assert (memory.rank, memory.device) == (0, 0)
+    assert (memory.allocated, memory.reserved, memory.peak) == (3 << 30, 5 << 30, 4 << 30)
+    assert "at most 4.0 GiB allocated, 5.0 GiB reserved at last" in report(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {semconv.DEVICE_MEMORY_INDEX: [0]},
+        {semconv.DEVICE_MEMORY_PEAK: [1, 2]},
+        {semconv.DEVICE_MEMORY_PEAK: "x"},
+        {semconv.DEVICE_MEMORY_PEAK: [-1]},
+    ],
+)
+def test_memory_that_makes_no_sense(said: dict[str, object]) -> None:
+    whole: dict[str, object] = {
+        semconv.DEVICE_MEMORY_INDEX: [0],
+        semconv.DEVICE_MEMORY_ALLOCATED: "[1]",  # as one API of Jaeger gives arrays
+        semconv.DEVICE_MEMORY_RESERVED: 2,  # and one element
+        semconv.DEVICE_MEMORY_PEAK: [3],
+    }
+    attributes = whole | said if semconv.DEVICE_MEMORY_PEAK in said else said or whole
+    part = decode_table({semconv.TABLE_VERSION: 1, **attributes}, 0, 0)
+
+    expected = [(0, 0, 1, 2, 3)] if attributes == whole else []
+    found = memory_of([part])
+    assert [(m.rank, m.device, m.allocated, m.reserved, m.peak) for m in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (812, "812 B"),
+        (4300, "4.2 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (150 << 30, "150 GiB"),
+        (3 << 42, "12.0 TiB"),
+    ],
+)
+def test_sizes_in_words(number: int, text: str) -> None:
+    assert size(number) == text
