@@ -152,6 +152,13 @@ def device_kind(name: str) -> int:
     return DEVICE_BASE + semconv.PHASE_INDEX[name]
 
 
+def phase_of(kind: int) -> str:
+    """Return the name of the phase that a mark of this kind tells of, of the host or of a device."""
+    if kind < DEVICE_BASE:
+        return semconv.PHASES[kind - PHASE_BASE]
+    return semconv.DEVICE_PREFIX + semconv.PHASES[kind - DEVICE_BASE]
+
+
 def pack_item(pass_serial: int, batch: int) -> int:
     """Return one integer for batch ``batch`` of the pass ``pass_serial`` over a loader."""
     return pass_serial << _BATCH_BITS | batch
