@@ -24,8 +24,7 @@ So the level never swings: the same steps that drove it down never bring it back
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from statistics import median_low
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from grademl_otel.messages import warn
@@ -47,6 +46,12 @@ BOUNDARIES: Final = 2
 UPDATES: Final = 3
 
 Follower = Callable[[int, bool], None]
+
+
+def median_low(numbers: Iterable[int]) -> int:
+    """The lower median, as that of `statistics`, which brings `decimal` along into every start-up."""
+    ordered = sorted(numbers)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 class Governor:
@@ -104,7 +109,7 @@ class Governor:
         return True
 
     def _typical_step(self) -> int:
-        return max(1, median_low(step for _, step in self._samples))
+        return max(1, median_low([step for _, step in self._samples]))
 
 
 def _duration(ns: int) -> str:

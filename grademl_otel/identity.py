@@ -7,7 +7,7 @@ what a launcher says of the job is never part of it, because launchers reuse the
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -97,7 +97,7 @@ def place_from_environment(environ: Mapping[str, str]) -> Place:
 
 def new_run_id() -> str:
     """A random run id: 128 bits as 32 hex digits, never all zero."""
-    return f"{secrets.randbits(128) or 1:032x}"
+    return f"{int.from_bytes(os.urandom(16), 'big') or 1:032x}"
 
 
 def is_run_id(text: str) -> bool:

@@ -19,12 +19,20 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from statistics import median_low
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from grademl_otel import marks, semconv
-from grademl_otel.governor import BOUNDARIES, EVERYTHING, ROOTS, STEPS_PER_ROW, UPDATES, Governor, levels
+from grademl_otel.governor import (
+    BOUNDARIES,
+    EVERYTHING,
+    ROOTS,
+    STEPS_PER_ROW,
+    UPDATES,
+    Governor,
+    levels,
+    median_low,
+)
 from grademl_otel.loops import LoaderFacts
 from grademl_otel.steps import EVALUATION, TRAIN, StepMachine, Totals
 from grademl_otel.tally import Tally

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 import threading
 import time
 from pathlib import Path
@@ -123,7 +122,7 @@ class RingWriter:
 
     @classmethod
     def _create_sealed(cls, folder: Path, geometry: layout.Geometry, digest: str) -> RingWriter:
-        stem = f"{digest}-{secrets.token_hex(8)}"
+        stem = f"{digest}-{os.urandom(8).hex()}"
         lock_path = folder / (stem + layout.LOCK_SUFFIX)
         descriptors = [create_sealed(geometry.size)]
         try:
@@ -142,7 +141,7 @@ class RingWriter:
 
     @classmethod
     def _create_in(cls, folder: Path, geometry: layout.Geometry, digest: str) -> RingWriter:
-        stem = f"{digest}-{secrets.token_hex(8)}"
+        stem = f"{digest}-{os.urandom(8).hex()}"
         lock_path = folder / (stem + layout.LOCK_SUFFIX)
         # The lock comes before the ring: a relay that sees the ring must find its owner alive.
         lock = create_locked(lock_path)
