@@ -15,6 +15,7 @@ from typing import Final, Literal
 from grademl_otel import marks, semconv
 from grademl_otel.convert.bounds import cells_per_part
 from grademl_otel.convert.checkpoints import CHECKPOINTS, describe_checkpoint
+from grademl_otel.convert.collectives import COLLECTIVE
 from grademl_otel.convert.compilations import describe_compilation
 from grademl_otel.convert.cuts import Cut
 from grademl_otel.convert.detail import TARGET_SPANS_PER_S, OutlierDetector
@@ -40,7 +41,7 @@ _MAX_DEVICES: Final = 64
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC, UNNAMED}
 _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWARD, semconv.BACKWARD))
-_ROW_NOTES: Final = frozenset({marks.ROW_CONTEXT, marks.ROW_LINK, marks.ROW_SAID})
+_ROW_NOTES: Final = frozenset({marks.ROW_BESIDE, marks.ROW_CONTEXT, marks.ROW_LINK, marks.ROW_SAID})
 _WORKER_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.WORKER_PHASES)
 _SCOPE_VALUES: Final = frozenset({marks.SCOPE_INT, marks.SCOPE_BOOL, marks.SCOPE_TEXT, marks.SCOPE_DOUBLE})
 _PHASE_KINDS: Final = range(marks.PHASE_BASE, marks.PHASE_BASE + len(semconv.PHASES))
@@ -304,7 +305,18 @@ class Converter:
         if serial <= 0:
             self._emit_outside_rows([(sequence, mark)])
             return
+        if kind == COLLECTIVE and self._take_late(sequence, mark):
+            return
         self._open_row(sequence, serial).add(kind - marks.PHASE_BASE, (sequence, mark))
+
+    def _take_late(self, sequence: int, mark: Mark) -> bool:
+        """Take a collective that has ended after its row; return False where that is open."""
+        held = self._held.get(mark[4])
+        if held is None:
+            return self._held.was_told(mark[4])
+        held.collected.add(mark[0] - marks.PHASE_BASE, (sequence, mark))
+        self._tell_held()
+        return True
 
     def _take_device_phase(self, sequence: int, mark: Mark) -> None:
         """What a device did for a row that is open or held; one that is gone has been told without."""
@@ -358,6 +370,7 @@ class Converter:
         if self._resumed is not None and sequence <= self._resumed.told:
             if row.training:
                 self._outliers.is_outlier(t1 - t0)
+            self._held.tell(serial)
             return
         waits = bool(unpacked & marks.DEVICE_LATER) and not collected.device_told
         self._held.put(self._closed(row, serial, pass_serial, samples, collected, waits))

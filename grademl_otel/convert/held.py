@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that have ended, with times of a device still to come.
+"""Rows that have ended, with times of a device or ends of collectives still to come.
 
-What a device did for a row is known some rows later. Until then the row is held, and all that follow it: rows
-are told in their order. It is for the marks to say when one is complete, so that a relay that takes over
-tells the same; only where nothing comes any more, as from a device that hangs, it is for the clock.
+What a device did for a row is known some rows later, and so may be the end of a collective that goes on beside
+its thread. Until then the row is held, and all that follow it: rows are told in their order. It is for the
+marks to say when one is complete, so that a relay that takes over tells the same; only where nothing comes any
+more, as from a device that hangs, it is for the clock.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class HeldRows:
 
     def __init__(self) -> None:
         self._rows: dict[int, HeldRow] = {}
+        self._told: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -60,7 +62,19 @@ class HeldRows:
         """Take out the rows that are held no longer: complete, too many, or over ``before`` (ns) already."""
         while self._rows:
             held = next(iter(self._rows.values()))
-            if held.waits and len(self._rows) <= MAX_HELD and held.row.end >= before:
+            lacks = held.waits or held.collected.lacks_collectives
+            if lacks and len(self._rows) <= MAX_HELD and held.row.end >= before:
                 return
             del self._rows[held.serial]
+            self.tell(held.serial)
             yield held
+
+    def tell(self, serial: int) -> None:
+        """The row ``serial`` is told now, or was by an earlier converter."""
+        self._told[serial] = None
+        if len(self._told) > MAX_HELD:
+            del self._told[next(iter(self._told))]
+
+    def was_told(self, serial: int) -> bool:
+        """Whether the row ``serial`` was told not long ago: what comes for it now is too late."""
+        return serial in self._told

@@ -50,6 +50,10 @@ class OpenRow:
     """Whether all times of a device are there."""
     device_lost: int = 0
     """Times of a device that were given up."""
+    beside: int = 0
+    """Collectives that it issued and that went on beside its thread, where it ended before one of them."""
+    beside_over: int = 0
+    """How many collectives of this kind have ended."""
     around: tuple[int, int] | None = None
     """Trace id and span id of the user's span that was current when the row began."""
 
@@ -58,6 +62,8 @@ class OpenRow:
         kind, _, at, _, _, x, y, z = mark
         if kind == marks.ROW_SAID:
             self.said_at = at
+        elif kind == marks.ROW_BESIDE:
+            self.beside = x
         elif kind == marks.ROW_DEVICE:
             self.device_told, self.device_lost = True, x
         elif kind == marks.ROW_CONTEXT:
@@ -66,9 +72,16 @@ class OpenRow:
             trace = marks.unpack_half(x) << 64 | marks.unpack_half(y)
             self.around = (trace, marks.unpack_half(z)) if trace and z else None
 
+    @property
+    def lacks_collectives(self) -> bool:
+        """Whether collectives of it are still to be told of."""
+        return self.beside_over < self.beside
+
     def add(self, phase: int, event: Event) -> None:
         """Count the phase in, and keep its event while there is room."""
-        _, _, t0, t1, _, item, _, _ = event[1]
+        _, _, t0, t1, _, item, own, _ = event[1]
+        if phase == _COLLECTIVE and not marks.unpack_collective(own)[2]:
+            self.beside_over += 1
         total = self.totals.get(phase)
         if total is None:
             self.totals[phase] = PhaseTotal(t0, t1 - t0, 1)
@@ -86,6 +99,7 @@ _TRACES: Final = {
     semconv.FLAG_EVALUATE: semconv.TRACE_EVAL_STEP,
     semconv.FLAG_INCOMPLETE: semconv.TRACE_INCOMPLETE_STEP,
 }
+_COLLECTIVE: Final = semconv.PHASE_INDEX[semconv.COLLECTIVE]
 _DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
 
 
