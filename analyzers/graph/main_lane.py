@@ -44,7 +44,7 @@ from grademl_otel.analyzers.graph.intervals import (
 )
 from grademl_otel.analyzers.model.collectives import Collectives
 from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.model.facts import Run, names_itself
 from grademl_otel.analyzers.units import count
 
 START_UP: Final = "start-up"
@@ -57,8 +57,8 @@ LOADER_START: Final = "loader start"
 """Only in paths, in a worker's lane: from the put of one of a pass' first items to the start of its fetch."""
 
 _AREAS: Final = (semconv.EVALUATE, START_UP, EPOCH_GAP, TEARDOWN, IDLE, UNTRACED, OTHER)
-NAMES: Final = (*semconv.PHASES, *_AREAS, *COLLECTIVE_PARTS)
-"""What a piece may be called, by index."""
+NAMES: Final = [*semconv.PHASES, *_AREAS, *COLLECTIVE_PARTS]
+"""What a piece may be called, by index; grows by the names that programs give their own phases."""
 _INDEX: Final = {name: ix for ix, name in enumerate(NAMES)}
 GAPS: Final = frozenset((*_AREAS, LOADER_START))
 """Names that are no phase: in a path their sections are of kind ``gap``."""
@@ -166,8 +166,16 @@ class _Phases:
         )  # fmt: skip
 
 
+def _learn(names: frozenset[str]) -> None:
+    """Give the phases that a program named itself their places among `NAMES`, which keep them."""
+    for name in sorted(names - _INDEX.keys()):
+        _INDEX[name] = len(NAMES)
+        NAMES.append(name)
+
+
 def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, list[str]]:
     """Return the pieces of the main lanes, the waits for data, and what did not agree, one line each."""
+    _learn(run.user_phases)
     rows = _Rows(run, collectives)
     phases, conflicts = rows.phases()
     pieces = [_tile(run, rows, phases, rank) for rank in run.ranks]
@@ -319,7 +327,12 @@ class _Rows:
             found.append(below)
         name_of = np.array([_INDEX.get(name, -1) for name in spans.names] or [-1], np.int64)
         ixs = _concat(found)
-        ixs = ixs[(name_of[spans.name_ix[ixs]] >= 0) & (name_of[spans.name_ix[ixs]] < len(semconv.PHASES))]
+        name = name_of[spans.name_ix[ixs]]
+        phase = (name >= 0) & (name < len(semconv.PHASES))
+        user = np.isin(name, [_INDEX[each] for each in self.run.user_phases])
+        for at in np.flatnonzero(user).tolist():
+            phase[at] = names_itself(spans, int(ixs[at]))
+        ixs = ixs[phase]
         ixs = ixs[~np.isin(ixs, self.collectives.span_ix[self.collectives.beside])]
         row = row_of[ixs]
         start = np.maximum(spans.start[ixs], self.start[row])
@@ -526,7 +539,9 @@ def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
     mine = rows.of(rank)
     own = np.flatnonzero(run.steps.rank[phases.row] == rank)
     own = own[np.argsort(phases.start[own], kind="stable")]
-    scopes = [s for s in run.scopes if s.rank == rank and s.name in WORK_SCOPES and s.end > s.start]
+    scopes = [
+        s for s in run.scopes if s.rank == rank and (s.user or s.name in WORK_SCOPES) and s.end > s.start
+    ]
     scope_start = np.array([s.start for s in scopes], np.int64)
     scope_end = np.array([s.end for s in scopes], np.int64)
     outside = _Outside(run, rows, rank, mine, scope_end)
@@ -545,6 +560,8 @@ def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
     canvas.paint(scope, scope_start, scope_end, np.arange(len(scopes)))
     low, high = bounds_of(run, rank)
     scope[(canvas.bounds[:-1] < low) | (canvas.bounds[:-1] >= high)] = -1
+    # A phase of the program's own may hold many steps, which tell more.
+    scope[(_take(np.array([s.user for s in scopes], bool), scope, False) > 0) & (row >= 0)] = -1
 
     inner = np.where(scope >= 0, -1, inner)
     evaluation = (_take(run.steps.flags, row, 0) & semconv.FLAG_EVALUATE) > 0

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
 
@@ -37,6 +38,8 @@ class StepTable:
     first: dict[str, IntArray]
     busy: dict[str, IntArray]
     count: dict[str, IntArray]
+    user: frozenset[str] = frozenset()
+    """Those of the phases that the program named itself."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -60,7 +63,15 @@ class StepTable:
             first={k: v[mask] for k, v in self.first.items()},
             busy={k: v[mask] for k, v in self.busy.items()},
             count={k: v[mask] for k, v in self.count.items()},
+            user=self.user,
         )
+
+
+def names_itself(spans: SpanColumns, ix: int) -> bool:
+    """Return whether span ``ix`` is a phase that the program named itself, not one of somebody else's."""
+    name = spans.name(ix)
+    taken = name in semconv.PHASE_INDEX or name in semconv.RESERVED
+    return not taken and spans.attributes(ix).get(semconv.PHASE) == name
 
 
 COMPLETE_LEVEL: Final = 1
@@ -92,6 +103,8 @@ class Scope:
     span_ix: int
     attributes: dict[str, Any]
     error: bool = False
+    user: bool = False
+    """A phase outside of steps that the program named itself."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +208,8 @@ class Run:
     """The user's own name for it."""
     parent: str | None = None
     """Run id of the run whose process started this one's."""
+    user_phases: frozenset[str] = frozenset()
+    """Names of phases that the program named itself, in steps and outside of them."""
     reduced: list[Reduced] = field(default_factory=list)
     """Where steps were recorded without all phases, by (rank, level)."""
     memory: list[DeviceMemory] = field(default_factory=list)

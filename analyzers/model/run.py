@@ -22,6 +22,7 @@ from grademl_otel.analyzers.model.facts import (
     RunSummary,
     Scope,
     StepTable,
+    names_itself,
 )
 from grademl_otel.analyzers.model.lanes import busiest_lanes, without_others
 from grademl_otel.analyzers.model.recording import in_words, left_out, reductions
@@ -228,7 +229,8 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
     evidence.run_attributes = {rank: spans.attributes(ix) for rank, ix in run_spans.items()}
     evidence.ended = [_how_ended(attempt, rank, run_spans.get(rank), parts, bounds) for rank in attempt.ranks]
     # A step that others refer to has its own span where its phases are not kept.
-    whole = {int(ix) for name in semconv.PHASES for ix in spans.parent_ix[attempt.named(name)]}
+    phases = (*semconv.PHASES, *steps.user)
+    whole = {int(ix) for name in phases for ix in spans.parent_ix[attempt.named(name)]}
     evidence.detailed = {
         key[:2] for key, kind in kinds.items() if kind == "train" and step_spans[key] in whole
     }
@@ -259,6 +261,7 @@ def _assemble(attempt: _Attempt, telemetry: Telemetry) -> Run:
         completeness=completeness,
         name=str(said.get(semconv.RUN_NAME, "")),
         parent=_parent(said),
+        user_phases=steps.user | {scope.name for scope in scopes if scope.user},
         reduced=reduced,
         memory=memory_of(mine),
     )
@@ -332,8 +335,9 @@ def _bounds(attempt: _Attempt, run_spans: dict[int, int], steps: StepTable) -> d
 
 def _scopes(attempt: _Attempt) -> list[Scope]:
     spans = attempt.spans
-    names = [ix for ix, name in enumerate(spans.names) if name in _SCOPES]
+    names = [ix for ix, name in enumerate(spans.names) if name != semconv.RUN]
     chosen = np.isin(spans.name_ix, names) & attempt.in_run_trace
+    ours = attempt.possible_ixs[chosen[attempt.possible_ixs]]
     scopes = [
         Scope(
             name=spans.name(ix),
@@ -343,8 +347,10 @@ def _scopes(attempt: _Attempt) -> list[Scope]:
             span_ix=ix,
             attributes=spans.attributes(ix),
             error=bool(spans.status[ix] == STATUS_ERROR),
+            user=user,
         )
-        for ix in map(int, attempt.possible_ixs[chosen[attempt.possible_ixs]])
+        for ix in map(int, ours)
+        if (user := names_itself(spans, ix)) or spans.name(ix) in _SCOPES
     ]
     return sorted(scopes, key=lambda scope: (scope.rank, scope.start, -scope.end))
 

@@ -240,6 +240,10 @@ def join_parts(parts: Sequence[TablePart]) -> tuple[StepTable, int]:
     found = {phase for part in parts for phase in part.phases}
     phases = [phase for phase in semconv.PHASES if phase in found]
     phases += sorted(found - set(phases))
+    user = {phase.removeprefix(semconv.USER_PREFIX) for phase in phases if _is_user(phase)}
+
+    def shown(phase: str) -> str:
+        return phase.removeprefix(semconv.USER_PREFIX) if _is_user(phase) else phase
 
     def of_phase(phase: str, column: str) -> IntArray:
         return _concatenated(
@@ -262,11 +266,18 @@ def join_parts(parts: Sequence[TablePart]) -> tuple[StepTable, int]:
         item_batch=joined["item.batch"][order],
         item_loader=joined["item.loader"][order],
         item_worker=joined["item.worker"][order],
-        first={phase: of_phase(phase, "first") for phase in phases},
-        busy={phase: of_phase(phase, "busy") for phase in phases},
-        count={phase: of_phase(phase, "count") for phase in phases},
+        first={shown(phase): of_phase(phase, "first") for phase in phases},
+        busy={shown(phase): of_phase(phase, "busy") for phase in phases},
+        count={shown(phase): of_phase(phase, "count") for phase in phases},
+        user=frozenset(user),
     )
     return table, overlap
+
+
+def _is_user(phase: str) -> bool:
+    """Whether ``phase`` is one that the program named; a name that is taken stays as it is."""
+    name = phase.removeprefix(semconv.USER_PREFIX)
+    return name != phase and name != "" and name not in semconv.PHASE_INDEX and name not in semconv.RESERVED
 
 
 def _concatenated(arrays: Sequence[IntArray]) -> IntArray:
