@@ -44,6 +44,7 @@ _SCAN_EVERY: Final = 64
 
 DEVICE_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.DEVICE_PHASES)
 """Marks of host phases whose device time is recorded."""
+_TRANSFER: Final = marks.phase_kind(semconv.DATA_TRANSFER)
 _SYNC: Final = marks.phase_kind(semconv.DEVICE_SYNC)
 _SHIFT: Final = marks.DEVICE_BASE - marks.PHASE_BASE
 
@@ -236,6 +237,8 @@ class DeviceTimes:
             if self._device.capturing():
                 return
             stream = self._device.stream()
+            if kind == _TRANSFER and self._is_short(stream.device):
+                return  # there may be hundreds in a step
             event = self._take(stream)
             issued = self._clock()
             if event is not None:
@@ -339,6 +342,11 @@ class DeviceTimes:
         if not pool.free:
             self.resolve()
         return pool.free.pop() if pool.free else None
+
+    def _is_short(self, device: int) -> bool:
+        """Whether more than half of the events of a device are in use."""
+        pool = self._pools.get(device)
+        return pool is not None and 2 * len(pool.free) < self._events
 
     def _meet(self, stream: Stream) -> _Pool:
         """The pool of a device that is seen for the first time, its clock tied to ours if it is idle."""

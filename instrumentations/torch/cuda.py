@@ -7,7 +7,6 @@ graphs are counted, because a look at an event in any thread would spoil them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final
@@ -49,12 +48,6 @@ def follow(patches: Patches, cuda: Any) -> None:
 
     former, session.look_at_device = session.look_at_device, look
     patches.on_restore(lambda: setattr(session, "look_at_device", former))
-
-
-def in_use() -> bool:
-    """Whether the program has initialized CUDA: work may go on after a call has returned."""
-    cuda = sys.modules.get("torch.cuda")
-    return cuda is not None and cuda.is_initialized()
 
 
 class Captures:

@@ -19,6 +19,7 @@ from ..support.fakecuda import LATENCY, MS, US, FakeCuda, FakeEvent
 from ..support.listwriter import ListWriter, Mark
 
 FORWARD, BACKWARD, OPTIMIZER = map(marks.phase_kind, ("forward", "backward", "optimizer"))
+TRANSFER = marks.phase_kind(semconv.DATA_TRANSFER)
 WAIT, SYNC = marks.phase_kind(semconv.DATA_WAIT), marks.phase_kind(semconv.DEVICE_SYNC)
 MAIN = 1
 S = 1000 * MS
@@ -199,6 +200,20 @@ def test_pool_that_is_empty() -> None:
 
     assert [mark.row for mark in bench.told] == [1, 2, 5]
     assert bench.lost == {1: 0, 2: 0, 3: 1, 4: 1, 5: 0}
+
+
+def test_transfers_leave_room_for_the_other_phases() -> None:
+    bench = Bench(events=21)
+    for _ in range(100):
+        bench.phase(TRANSFER, 1, MS)
+    bench.phase(FORWARD, 1, MS)
+    bench.cuda.synchronize()
+    bench.close(1)
+
+    kinds = Counter(marks.phase_of(mark.kind) for mark in bench.told)
+    assert kinds["device.forward"] == 1
+    assert 3 <= kinds["device.data.transfer"] <= 6
+    assert bench.lost == {1: 0}
 
 
 def test_nothing_is_asked_while_a_graph_is_captured() -> None:
