@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who keeps the others waiting, and what is only transfer: simulated runs whose truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grademl_otel import analyzers
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.diagnosis import communication, stragglers
+from grademl_otel.analyzers.diagnosis.engine import diagnose
+from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Finding
+from grademl_otel.analyzers.diagnosis.lateness import (
+    CHANGING,
+    NOW_AND_THEN,
+    STEADY,
+    chance_of,
+    lateness,
+)
+from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison
+from grademl_otel.analyzers.model.facts import Scope
+from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.reporting import tables
+from tests.support.build import R, S, run_from, run_of
+from tests.support.synthetic import MS, Training, simulate
+
+TOGETHER = Training(
+    ranks=4, epochs=1, steps_per_epoch=24, workers=0, fetch_ns=0, collate_ns=0, handoff_ns=0,
+    forward_ns=50 * MS, backward_ns=50 * MS, optimizer_ns=0, tail_ns=0, allreduce_ns=5 * MS, eval_batches=0,
+)  # fmt: skip
+
+
+def training(**changes: object) -> Training:
+    return Training(**{**vars(TOGETHER), **changes})  # type: ignore[arg-type]
+
+
+def evidence(finding: Finding) -> dict[str, float]:
+    return {one.signal: one.value for one in finding.evidence}
+
+
+def named(run: Run) -> Finding:
+    (finding,) = stragglers.judge(run).findings
+    return finding
+
+
+# --- traceml#252: a slow backward is equally long on all ranks ---------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "transfer"), [({"explicit": True}, 5), ({"buckets": 5}, 1)])
+def test_a_rank_that_computes_longer_is_named(how: dict[str, object], transfer: int) -> None:
+    """Computing takes 100, 300, 100, 100 ms; all leave the all-reduce together, at 305 ms (or 301)."""
+    found = diagnose(run_of(training(compute_scale={1: 3.0}, **how)))
+    (finding,) = found.findings
+    assert (finding.id, finding.severity, finding.where.ranks) == (stragglers.RULE, CRITICAL, [1])
+    signals, step = evidence(finding), 300 + transfer
+    assert signals["ranks.lost.share"] == pytest.approx(200 / step)  # 65.6 % of 305 ms
+    assert signals["arrives.late"] == 200 * MS
+    assert (signals["forward.more"], signals["backward.more"]) == (100 * MS, 100 * MS)
+    assert signals["others.wait.share"] == pytest.approx(200 / step)
+    assert finding.gain is not None
+    assert finding.gain.interval == (0.0, pytest.approx(200 / step))
+    assert found.verdict is not None
+    assert found.verdict.lines[0] == (
+        "Rank 1 (of 4) arrives last in 21 of 21 steps, 200 ms after the others: its backward and its forward."
+    )
+    assert found.verdict.lines[1].endswith("they are not slow themselves.")
+    assert [one.rule for one in found.abstained] == ["input.storage"]
+
+
+def test_a_backward_alone_names_nobody_and_calls_nobody_balanced() -> None:
+    """The same with one span `backward` a rank, equally long on all: not observable."""
+    run = run_of(training(more_ns={(1, sc.BACKWARD): 200 * MS}))
+    found = diagnose(run)
+    assert found.findings == []
+    (doubt,) = [one for one in found.abstained if one.rule == stragglers.RULE]
+    assert "not observable" in doubt.missing
+    assert found.verdict is not None
+    assert found.verdict.id == "not_observable"
+    assert not any("sets the pace" in line for line in found.verdict.lines)
+
+
+def test_a_rank_that_waits_for_its_data_is_named() -> None:
+    """Fetching takes 10, 10, 200, 10 ms, computing 90; the all-reduce ends at 295 ms on all."""
+    slow = training(
+        fetch_ns=10 * MS, fetch_scale={2: 20.0}, forward_ns=45 * MS, backward_ns=45 * MS, explicit=True
+    )
+    found = diagnose(run_of(slow))
+    finding = found.findings[0]
+    assert (finding.id, finding.severity, finding.where.ranks) == (stragglers.RULE, CRITICAL, [2])
+    assert evidence(finding)["ranks.lost.share"] == pytest.approx(190 / 295)  # 64.4 %
+    assert evidence(finding)["data.wait.more"] == 190 * MS
+    assert "data loader of rank 2" in finding.fix[0]
+    assert found.verdict is not None
+    assert found.verdict.lines[0].endswith("190 ms after the others: its data.wait.")
+    # The loader rule says the same of that rank; the collective of the others is held against nobody.
+    assert {one.id: one.where.ranks for one in found.findings} == {stragglers.RULE: [2], "input.loader": [2]}
+
+
+@pytest.mark.parametrize("how", [{"explicit": True}, {"buckets": 5}])
+def test_of_alike_ranks_nothing_is_said(how: dict[str, object]) -> None:
+    judgement = stragglers.judge(run_of(training(**how)))
+    assert (judgement.findings, judgement.abstained, judgement.verdict) == ([], [], None)
+
+
+# --- Who, how often, how much ------------------------------------------------------------------------------
+
+
+def compared(
+    late: list[list[int]], length: int = 100 * MS, own: dict[str, list[list[int]]] | None = None
+) -> Comparison:
+    table = np.array(late, np.int64)
+    return Comparison(
+        source=COLLECTIVES,
+        ranks=list(range(table.shape[1])),
+        step=np.arange(len(table)),
+        late=table - table.min(axis=1, keepdims=True),
+        length=np.full(table.shape, length),
+        own={name: np.array(ns) for name, ns in (own or {}).items()},
+        wait=None,
+        transfer=None,
+        overlapped=None,
+    )
+
+
+def test_two_late_ranks_are_one_cause() -> None:
+    """Repairing one of them gains nothing: the other is as late."""
+    found = lateness(compared([[0, 30 * MS, 1 * MS, 30 * MS, 0]] * 20))
+    assert found is not None
+    assert (found.pattern, found.ranks, found.last) == (STEADY, [1, 3], 20)
+    assert found.gain == pytest.approx(0.29)  # up to the next, who is 1 ms late
+
+
+def test_what_a_repair_gains_goes_by_the_next_slowest() -> None:
+    found = lateness(compared([[0, 0, 20 * MS, 50 * MS]] * 20))
+    assert found is not None
+    assert found.ranks == [3]
+    assert found.late_ns == 50 * MS
+    assert found.gain == pytest.approx(0.30)
+
+
+def test_a_fast_rank_keeps_nobody_waiting() -> None:
+    assert lateness(compared([[40 * MS, 40 * MS, 40 * MS, 0]] * 20)) is None
+
+
+def test_few_long_pauses_of_one_rank() -> None:
+    late = [[0, 0, 0, 0]] * 18 + [[900 * MS, 0, 0, 0]] * 2
+    found = lateness(compared(late, own={sc.CHECKPOINT_SAVE: [[0] * 4] * 18 + [[900 * MS, 0, 0, 0]] * 2}))
+    assert found is not None
+    assert (found.pattern, found.ranks, found.last) == (NOW_AND_THEN, [0], 2)
+    assert [(cause.phase, cause.more_ns) for cause in found.causes] == [(sc.CHECKPOINT_SAVE, 900 * MS)]
+    assert found.gain == pytest.approx(0.9)
+
+
+def test_another_rank_is_last_from_step_to_step() -> None:
+    found = lateness(
+        compared([[30 * MS if rank == step % 4 else 0 for rank in range(4)] for step in range(21)])
+    )
+    assert found is not None
+    assert (found.pattern, found.ranks, found.last) == (CHANGING, [0], 6)
+    assert found.gain == pytest.approx(0.3 * 3 / 4)
+
+
+def test_less_than_the_clocks_are_off_is_no_lateness() -> None:
+    table = compared([[0, 30 * MS]] * 20)
+    assert lateness(table, 29 * MS) is not None
+    assert lateness(table, 30 * MS) is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_ranks_are_interchangeable(data: st.DataObject) -> None:
+    """Other names for the ranks, or a time at which all are later: the same ranks, steps and gain."""
+    ranks = data.draw(st.integers(2, 6))
+    row = st.lists(st.integers(0, 10**8), min_size=ranks, max_size=ranks, unique=True)
+    late = data.draw(st.lists(row, min_size=1, max_size=12))
+    names = data.draw(st.permutations(range(ranks)))
+    there = [[step[names.index(rank)] + 7 * MS for rank in range(ranks)] for step in late]
+    one, other = lateness(compared(late)), lateness(compared(there))
+    if one is None or other is None or one.pattern == CHANGING:
+        assert (one is None) == (other is None)
+        return
+    assert {names[rank] for rank in one.ranks} == set(other.ranks)
+    assert (one.pattern, one.last) == (other.pattern, other.last)
+    assert one.gain == pytest.approx(other.gain)
+    # No repair gains more than what the last is late against the first.
+    assert one.gain <= sum(max(step) - min(step) for step in late) / (100 * MS * len(late)) + 1e-9
+
+
+def test_chance_is_the_binomial_tail() -> None:
+    for last, steps, group, ranks in (
+        (20, 20, 1, 2),
+        (5, 20, 1, 4),
+        (9, 10, 2, 5),
+        (0, 5, 1, 3),
+        (3, 3, 2, 2),
+    ):
+        p = Fraction(group, ranks)
+        tail = sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(last, steps + 1))
+        assert chance_of(last, steps, group, ranks) == pytest.approx(
+            min(1.0, float(tail) * comb(ranks, group))
+        )
+    assert chance_of(100_000, 100_000, 1, 2) == 0.0
+    assert all(chance_of(k, 50, 1, 4) >= chance_of(k + 1, 50, 1, 4) for k in range(50))
+
+
+# --- Causes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"explicit": True}, {"buckets": 4}])
+@pytest.mark.parametrize("phase", [sc.FORWARD, sc.BACKWARD, sc.OPTIMIZER])
+def test_the_phase_that_makes_a_rank_late(phase: str, how: dict[str, object]) -> None:
+    finding = named(run_of(training(more_ns={(3, phase): 60 * MS}, **how)))
+    assert finding.where.ranks == [3]
+    assert evidence(finding)[f"{phase}.more"] == pytest.approx(60 * MS, abs=1)
+    assert not [
+        signal for signal in evidence(finding) if signal.endswith(".more") and not signal.startswith(phase)
+    ]
+
+
+def test_without_detail_the_first_collective_of_each_step_tells() -> None:
+    short = training(
+        forward_ns=5 * MS, backward_ns=5 * MS, buckets=4, more_ns={(3, sc.FORWARD): 6 * MS}, detail_level=40
+    )
+    found = diagnose(run_of(short))
+    finding = found.findings[0]
+    assert (finding.id, finding.where.ranks) == (stragglers.RULE, [3])
+    assert finding.gain is None  # how late it is after the first collective is not known
+    assert evidence(finding)["forward.more"] == pytest.approx(6 * MS, abs=2_000)
+    assert found.verdict is not None
+    assert found.verdict.lines[0].endswith("6.0 ms after the others: its forward.")
+    # Late within backward, after the first bucket: that is not seen, and said.
+    hidden = stragglers.judge(run_of(replace(short, more_ns={}, compute_scale={}, buckets=1)))
+    assert [one.rule for one in hidden.abstained] == [stragglers.RULE]
+    assert "no step has its collectives on all ranks" in hidden.abstained[0].missing
+
+
+def test_what_one_rank_does_between_its_steps() -> None:
+    """Rank 0 saves for 400 ms after every tenth step, the other waits in the next all-reduce."""
+    rows, spans, scopes = [], [], []
+    for rank in (0, 1):
+        at, saved = 0, 0
+        for step in range(40):
+            pause = 400 * MS if step % 10 == 9 else 0
+            start, end = at + (pause if rank == 0 else 0), at + pause + 50 * MS
+            if pause and rank == 0:
+                saved += 1
+                scopes.append(Scope(sc.CHECKPOINT_SAVE, 0, at, at + pause, 0, {sc.LANE: "main"}))
+            issue = start + 40 * MS
+            lane = {sc.LANE: "main", sc.STEP_NUMBER: step}
+            name, resource = f"{rank}.{step}", {sc.RANK: rank}
+            key = {sc.COLLECTIVE_KEY: f"0:{step}", sc.COLLECTIVE_SIZE: 2, sc.COLLECTIVE_COMPLETED: True}
+            spans += [
+                S(
+                    name,
+                    start,
+                    end,
+                    None,
+                    sc.STEP,
+                    attributes={**lane, sc.STEP_KIND: "train"},
+                    resource=resource,
+                ),
+                S(f"f{name}", start, issue, name, sc.FORWARD, attributes=lane, resource=resource),
+                S(f"c{name}", issue, end, name, sc.COLLECTIVE, attributes={**lane, **key}, resource=resource),
+            ]
+            table = {sc.FORWARD: (start, 40 * MS, 1), sc.COLLECTIVE: (issue, end - issue, 1)}
+            rows.append(R(start, end, step, rank, phases=table))
+            at = end
+    run = run_from(rows, 0, rows[-1].end, spans=spans, scopes=scopes)
+    judgement = stragglers.judge(run)
+    (finding,) = judgement.findings
+    assert (finding.where.ranks, finding.severity) == ([0], WARNING)
+    assert evidence(finding)["checkpoint.save.more"] == 400 * MS
+    assert judgement.verdict is not None
+    assert judgement.verdict.lines[0] == (
+        "Rank 0 (of 2) keeps the others waiting now and then: in 4 of 37 steps, 400 ms after the others:"
+        " its checkpoint.save."
+    )
+
+
+def test_ranks_with_unequal_batches_are_out_of_balance() -> None:
+    """Each step another rank has 60 ms more to do."""
+    rows, spans = [], []
+    for rank in range(4):
+        for step in range(24):
+            start = step * 100 * MS
+            issue, end = start + (90 if step % 4 == rank else 30) * MS, start + 100 * MS
+            lane = {sc.LANE: "main", sc.STEP_NUMBER: step}
+            name, resource = f"{rank}.{step}", {sc.RANK: rank}
+            key = {sc.COLLECTIVE_KEY: f"0:{step}", sc.COLLECTIVE_SIZE: 4, sc.COLLECTIVE_COMPLETED: True}
+            spans += [
+                S(
+                    name,
+                    start,
+                    end,
+                    None,
+                    sc.STEP,
+                    attributes={**lane, sc.STEP_KIND: "train"},
+                    resource=resource,
+                ),
+                S(f"c{name}", issue, end, name, sc.COLLECTIVE, attributes={**lane, **key}, resource=resource),
+            ]
+            rows.append(R(start, end, step, rank, phases={sc.COLLECTIVE: (issue, end - issue, 1)}))
+    judgement = stragglers.judge(run_from(rows, 0, 2400 * MS, spans=spans))
+    (finding,) = judgement.findings
+    assert (finding.id, finding.severity, finding.where.ranks) == (
+        stragglers.IMBALANCE,
+        CRITICAL,
+        [0, 1, 2, 3],
+    )
+    assert evidence(finding)["ranks.wait.share"] == pytest.approx(0.45)
+    assert judgement.verdict is not None
+    assert "wait for the slowest of them 45 % of each step" in judgement.verdict.lines[0]
+
+
+# --- What cannot be said -----------------------------------------------------------------------------------
+
+
+def lost(training: Training, *ranks: int) -> Run:
+    simulated = simulate(training)
+    return run_of(
+        replace(simulated, spans=[(rank, span) for rank, span in simulated.spans if rank not in ranks])
+    )
+
+
+def test_with_a_rank_missing_the_last_that_was_seen_is_no_culprit() -> None:
+    run = lost(training(explicit=True, fetch_scale={}, more_ns={(1, sc.FORWARD): 60 * MS}), 3)
+    judgement = stragglers.judge(run)
+    assert judgement.findings == []
+    (doubt,) = judgement.abstained
+    assert doubt.missing.startswith("only 3 of 4 ranks are here")
+
+
+def test_on_a_device_the_issue_is_not_the_arrival() -> None:
+    run = run_of(training(buckets=4, more_ns={(3, sc.FORWARD): 60 * MS}))
+    on_device = replace(run, device="cuda:0", spans=replace(run.spans, decode=_incomplete(run)))
+    judgement = stragglers.judge(on_device)
+    assert judgement.findings == []
+    assert "cuda:0 is not recorded" in judgement.abstained[0].missing
+
+
+def _incomplete(run: Run):  # type: ignore[no-untyped-def]
+    """Attributes as they are where the ends of collectives are not observed."""
+    decode = run.spans.decode
+
+    def decoded(raw: object) -> dict[str, object]:
+        said = decode(raw)
+        return {**said, sc.COLLECTIVE_COMPLETED: False} if sc.COLLECTIVE_COMPLETED in said else said
+
+    return decoded
+
+
+def test_hosts_without_a_common_collective_cannot_be_compared() -> None:
+    run = run_of(
+        training(forward_ns=5 * MS, backward_ns=5 * MS, buckets=2, detail_level=40, skew_ns={2: 90 * MS})
+    )
+    judgement = stragglers.judge(run)
+    assert judgement.findings == []
+    assert "nothing ties the clock of node-2" in judgement.abstained[0].missing
+
+
+@pytest.mark.parametrize("skew", [{}, {3: 5000 * MS}, {3: -70 * MS, 1: 300 * MS}])
+def test_clocks_of_hosts_change_nothing(skew: dict[int, int]) -> None:
+    finding = named(run_of(training(buckets=4, more_ns={(3, sc.FORWARD): 60 * MS}, skew_ns=skew)))
+    assert finding.where.ranks == [3]
+    assert evidence(finding)["arrives.late"] == pytest.approx(60 * MS, abs=1)
+
+
+def test_ends_before_arrivals_are_no_ground() -> None:
+    run = run_of(training(explicit=True, more_ns={(3, sc.FORWARD): 60 * MS}))
+    one = np.flatnonzero(run.spans.name_ix == run.spans.names.index(sc.COLLECTIVE))[::4]
+    end = run.spans.end.copy()
+    end[one] = run.spans.start[one] + 1
+    judgement = stragglers.judge(replace(run, spans=replace(run.spans, end=end)))
+    assert judgement.findings == []
+    assert "end before their last member has arrived" in judgement.abstained[0].missing
+
+
+# --- Communication -----------------------------------------------------------------------------------------
+
+
+def test_transfers_that_nothing_overlaps() -> None:
+    run = run_of(training(explicit=True, allreduce_ns=50 * MS))
+    found = diagnose(run)
+    assert [one.id for one in found.findings] == [communication.RULE, "compute.bound"]
+    finding = found.findings[0]
+    assert finding.severity == CRITICAL
+    signals = evidence(finding)
+    assert signals["collective.transfer.share"] == pytest.approx(1 / 3)
+    assert (signals["collectives"], signals["collective.bytes"]) == (1, 1_000_000)
+    assert found.verdict is not None
+    assert found.verdict.lines[0].startswith(
+        "Communication takes 33 % of each step: 50 ms that nothing overlaps"
+    )
+
+
+def test_transfers_beside_computing_cost_nothing() -> None:
+    """40 of 50 ms are under way while backward computes; the last 10 ms are 9 % of the step."""
+    assert communication.judge(run_of(training(buckets=5, allreduce_ns=50 * MS))).findings == []
+
+
+def test_waiting_for_a_slow_rank_is_no_communication() -> None:
+    run = run_of(training(explicit=True, compute_scale={1: 3.0}))
+    assert communication.judge(run).findings == []
+    assert [one.id for one in diagnose(run).findings] == [stragglers.RULE]
+
+
+# --- In the report -----------------------------------------------------------------------------------------
+
+
+def test_ranks_in_the_report(tmp_path: Path) -> None:
+    simulate(training(buckets=5, compute_scale={1: 3.0})).write_store(tmp_path)
+    document = analyzers.report(tmp_path)
+    assert document.ranks is not None
+    assert (document.ranks.source, document.ranks.evidence, document.ranks.steps) == (
+        COLLECTIVES,
+        "observed",
+        21,
+    )
+    for entry in document.ranks.ranks:
+        assert entry.wait_ns is not None
+        assert entry.transfer_ns is not None
+        # What a rank did, waited and transferred is all of its step.
+        own = sum(phase.ns for phase in entry.own)
+        assert own + entry.wait_ns + entry.transfer_ns == pytest.approx(entry.step_ns, abs=3)
+    slow = document.ranks.ranks[1]
+    assert (slow.rank, slow.late_ns, slow.last_steps, slow.wait_ns) == (1, 200 * MS, 21, 0)
+    assert [(phase.phase, phase.ns) for phase in slow.own] == [("backward", 150 * MS), ("forward", 150 * MS)]
+    text = analyzers.render(document)
+    assert "VERDICT  Rank 1 (of 4) arrives last in 21 of 21 steps" in text
+    lines = text.splitlines()
+    table = [" ".join(line.split()) for line in lines[lines.index("Ranks (means of 21 steps)") :][1:6]]
+    assert table[0] == "rank step own work waits transfer overlapped late by last in"
+    assert table[1] == "1 301 ms 300 ms 0 us 1.0 ms 4.0 ms 200 ms 21"
+    assert [row[0] for row in table[1:]] == ["1", "0", "2", "3"]
+    markdown = tables.write(document, "markdown")
+    assert "## Ranks (means of 21 steps)" in markdown
+    assert "| 1 | 301 ms | 300 ms | 0 us | 1.0 ms | 4.0 ms | 200 ms | 21 |" in markdown
+
+
+def test_alike_ranks_are_data_but_no_text(tmp_path: Path) -> None:
+    simulate(training(buckets=5)).write_store(tmp_path)
+    document = analyzers.report(tmp_path)
+    assert document.ranks is not None
+    assert [entry.late_ns for entry in document.ranks.ranks] == [0, 0, 0, 0]
+    assert "Ranks (" not in analyzers.render(document)
+
+
+def test_one_rank_has_no_table(tmp_path: Path) -> None:
+    simulate(training(ranks=1)).write_store(tmp_path)
+    document = analyzers.report(tmp_path)
+    assert document.ranks is None
+    assert not [one for one in document.abstained if one.rule.startswith("ranks.")]
+
+
+def test_a_path_tells_waiting_from_transfer(tmp_path: Path) -> None:
+    simulate(training(explicit=True, compute_scale={1: 3.0})).write_store(tmp_path)
+    document = analyzers.critical_path(tmp_path)
+    sections = [s for s in document.path.sections if s.phase == "collective"]  # type: ignore[union-attr]
+    assert {section.kind for section in sections} == {"wait", "transfer"}
+    times = [(section.kind, section.end_ns - section.start_ns) for section in sections]
+    assert set(times) == {("wait", 200 * MS), ("transfer", 5 * MS)}
+    assert all(one.end_ns <= other.start_ns for one, other in pairwise(sections))
+
+
+def test_clocks_are_in_the_document(tmp_path: Path) -> None:
+    simulate(training(buckets=5, skew_ns={2: 300 * MS})).write_store(tmp_path)
+    clocks = analyzers.report(tmp_path).completeness.clocks
+    assert [(clock.host, clock.offset_ns, clock.applied) for clock in clocks] == [
+        ("node-0", 0, False),
+        ("node-2", 300 * MS, True),
+    ]
