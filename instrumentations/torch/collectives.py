@@ -8,10 +8,11 @@ What a hook raises would reach the program.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 import torch
@@ -61,6 +62,9 @@ def install(patches: Patches) -> None:
     if have_hooks:
         hooks = _Hooks()
         patches.on_restore(hooks.detach)
+        # torch destroys the groups that the program left after Python has ended, and hooks of ours with them.
+        atexit.register(hooks.detach)
+        patches.on_restore(partial(atexit.unregister, hooks.detach))
         register = _wrap_register(distributed_c10d._register_process_group, hooks)
         patches.replace(distributed_c10d, "_register_process_group", register)
     for group in list(distributed_c10d._world.pg_map):
