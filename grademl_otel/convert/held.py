@@ -2,9 +2,9 @@
 """Rows that have ended, with times of a device or ends of collectives still to come.
 
 What a device did for a row is known some rows later, and so may be the end of a collective that goes on
-beside its thread. Until then the row is held, and all that follow it: rows are told in their order. It is for
-the marks to say when one is complete, so that a relay that takes over tells the same; only where nothing comes
-any more, as from a device that hangs, it is for the clock.
+beside its thread. Until then the row is held, and all that follow it: rows are told in their order. It is
+for the marks to say when one is complete, so that a relay that takes over tells the same; only where nothing
+comes any more, as from a device that hangs, it is for the clock.
 """
 
 from __future__ import annotations
