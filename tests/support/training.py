@@ -43,21 +43,22 @@ def traced_command(script: Path, *arguments: str) -> list[str]:
 
 def train(script: Path, arguments: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Finished:
     """Run `script` under `opentelemetry-instrument` in `folder`."""
-    return _run(traced_command(script, *arguments), folder, clean_environ(folder, settings))
+    return run(traced_command(script, *arguments), folder, clean_environ(folder, settings))
 
 
 def train_untraced(
     script: Path, arguments: Sequence[str], folder: Path, settings: Mapping[str, str] | None = None
 ) -> Finished:
-    return _run([sys.executable, str(script), *arguments], folder, clean_environ(folder, settings))
+    return run([sys.executable, str(script), *arguments], folder, clean_environ(folder, settings))
 
 
 def grademl(arguments: Sequence[str], folder: Path, settings: Mapping[str, str] | None = None) -> Finished:
     """Run the command `grademl` in `folder`."""
-    return _run([str(BIN / "grademl"), *arguments], folder, clean_environ(folder, settings))
+    return run([str(BIN / "grademl"), *arguments], folder, clean_environ(folder, settings))
 
 
-def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Finished:
+def run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Finished:
+    """Run any command in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         command,
