@@ -26,8 +26,8 @@ class Row:
     """A stretch of a loop that may become a row of the step table."""
 
     __slots__ = (
-        "backward", "batches", "forward", "fresh", "grad", "joined", "joined_at", "joined_samples", "last",
-        "roots", "said", "samples", "serial", "start", "stepped",
+        "backward", "batches", "failed", "forward", "fresh", "grad", "joined", "joined_at", "joined_samples",
+        "last", "roots", "said", "samples", "serial", "start", "stepped",
     )  # fmt: skip
 
     def __init__(self, serial: int, start: int) -> None:
@@ -39,6 +39,8 @@ class Row:
         self.forward = False
         self.grad = False
         self.backward = False
+        self.failed = False
+        """A backward raised."""
         self.fresh = False
         """A batch has come since the last compute."""
         self.stepped: set[int] = set()

@@ -350,6 +350,7 @@ class StepMachine:
     def backward_failed(self, t0: int, t1: int) -> None:
         """The outermost backward raised: its time counts, the step has no gradients."""
         row = self._compute(t0, t1)
+        row.failed = True
         self._sink.ended(self.lane)
         self._sink.phase(BACKWARD, self.lane, t0, t1, row.serial, -1, 0, 0)
 
@@ -639,6 +640,8 @@ class StepMachine:
     def _ends_at_forward(self, row: Row, root: int) -> bool:
         if row.stepped:
             return self._updated(row, root)
+        if row.failed and not row.backward:
+            return True
         if row.backward:
             return not self._optimizers
         if row.grad and self._optimizers:
@@ -669,6 +672,8 @@ class StepMachine:
     def _kind(self, pass_: Pass, row: Row) -> int:
         if row.backward or row.stepped:
             return TRAIN
+        if row.failed:
+            return INCOMPLETE
         if row.grad and pass_.steps and pass_ is not self._bottom:
             return INCOMPLETE
         return EVALUATION

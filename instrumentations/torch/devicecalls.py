@@ -63,7 +63,7 @@ def _when_initialized(device: ModuleType, patches: Patches) -> None:
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu
+    return bool(tensor.is_cpu)
 
 
 def hook_tensors(patches: Patches, on_host: OnHost = _on_host) -> None:

@@ -65,6 +65,6 @@ def _leaves_host(device: Any) -> bool:
     try:
         if isinstance(device, tuple):
             (device,) = device
-        return torch.device(device).type != "cpu"
+        return bool(torch.device(device).type != "cpu")
     except Exception:
         return False  # none was given: the error is the mover's to tell
