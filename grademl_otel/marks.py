@@ -12,7 +12,9 @@ A mark is one fixed-size record of 64 bytes in native little-endian order::
 kind           row                    x                       y                           z
 =============  =====================  ======================  ==========================  ====================
 1 + phase      serial of the open     item (see `pack_item`)  phase's own number: bytes   string id of a
-               row, 0 outside rows    or -1                   of a checkpoint, else 0     detail, 0 for none
+               row, 0 outside rows    or -1                   of a checkpoint, 1 of an    detail, 0 for none
+                                                              update that was skipped,
+                                                              else 0
 128 + phase    serial of the row      -1                      start of the host's phase   0
 ROW            serial of the row      step number             flags | micro << 8          samples
                                                               | pass serial << 32

@@ -119,6 +119,7 @@ STEP_NUMBER: Final = "grademl.step"  # int, completed updates before this step
 STEP_KIND: Final = "grademl.step.kind"  # str: train, evaluate, incomplete
 STEP_MICRO: Final = "grademl.step.micro"  # int, micro-batches
 STEP_SAMPLES: Final = "grademl.step.samples"  # int
+STEP_SKIPPED: Final = "grademl.step.skipped"  # int, updates that a scaler skipped
 EPOCH_NUMBER: Final = "grademl.epoch"  # int, completed training passes before this one
 PHASE: Final = "grademl.phase"  # str
 ITEM: Final = "grademl.item"  # str "<pass>:<batch>": ties a fetch to the wait that it ends
@@ -190,6 +191,7 @@ FLAG_OUTLIER: Final = 1
 FLAG_INCOMPLETE: Final = 2
 FLAG_EVALUATE: Final = 4
 FLAG_DETAILED: Final = 8
+FLAG_SKIPPED: Final = 16
 
 # --- Metric names -----------------------------------------------------------------------------------------
 METRIC_STEP_DURATION: Final = "grademl.step.duration"  # histogram, s

@@ -361,6 +361,8 @@ class Converter:
         collected = self._open_rows.pop(serial, None) or OpenRow(sequence)
         collected.sampled = not unpacked & marks.UNSAMPLED
         flags = unpacked & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)
+        if collected.skipped:
+            flags |= semconv.FLAG_SKIPPED
         self._last_row = max(self._last_row, serial)
         item = self._item(collected)
         row = Row(step, t0, t1, lane, micro, flags, item, collected.totals, collected.first_sequence)

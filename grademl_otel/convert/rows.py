@@ -44,6 +44,8 @@ class OpenRow:
     asked: tuple[str, int] | None = None
     """Kind and number of the step in whose trace somebody was told that the row's span is; None: nobody."""
     asked_at: int = 0
+    skipped: int = 0
+    """Updates that a scaler skipped, as gradients were not finite."""
     said_at: int = 0
     """When the program said that the step begins; 0: it did not."""
     device_told: bool = False
@@ -80,6 +82,8 @@ class OpenRow:
     def add(self, phase: int, event: Event) -> None:
         """Count the phase in, and keep its event while there is room."""
         _, _, t0, t1, _, item, own, _ = event[1]
+        if own and phase == _OPTIMIZER:
+            self.skipped += 1
         if phase == _COLLECTIVE and not marks.unpack_collective(own)[2]:
             self.beside_over += 1
         total = self.totals.get(phase)
@@ -99,6 +103,7 @@ _TRACES: Final = {
     semconv.FLAG_EVALUATE: semconv.TRACE_EVAL_STEP,
     semconv.FLAG_INCOMPLETE: semconv.TRACE_INCOMPLETE_STEP,
 }
+_OPTIMIZER: Final = semconv.PHASE_INDEX[semconv.OPTIMIZER]
 _COLLECTIVE: Final = semconv.PHASE_INDEX[semconv.COLLECTIVE]
 _DATA_WAIT: Final = semconv.PHASE_INDEX[semconv.DATA_WAIT]
 

@@ -115,6 +115,8 @@ def _step_attributes(emitter: Emitter, kept: Kept) -> Attributes:
     }
     if kept.samples > 0:
         attributes[semconv.STEP_SAMPLES] = kept.samples
+    if kept.collected.skipped:
+        attributes[semconv.STEP_SKIPPED] = kept.collected.skipped
     if kept.epoch >= 0 and kept.trace_kind != semconv.TRACE_EVAL_STEP:
         attributes[semconv.EPOCH_NUMBER] = kept.epoch
     return attributes

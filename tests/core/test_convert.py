@@ -393,6 +393,21 @@ def fast_run(steps: int, outlier: int = -1, duration: int = MS) -> list[Span]:
     return converted(script, end=at)
 
 
+def test_updates_that_were_skipped_are_said() -> None:
+    script = MarkScript()
+    for serial, skipped in ((1, 0), (2, 2)):
+        at = serial * S
+        for number in (1, 1) if skipped else (0, 0):
+            script.phase("optimizer", at, at + MS, serial, number=number)
+        script.row(serial, serial - 1, at, at + 200 * MS)
+
+    spans = converted(script)
+
+    flags = table(only(spans, "window"))["flags"]
+    assert [flag & semconv.FLAG_SKIPPED for flag in flags] == [0, semconv.FLAG_SKIPPED]
+    assert [span.attributes.get("grademl.step.skipped") for span in named(spans, "step")] == [None, 2]
+
+
 def test_kept_steps_are_those_that_the_level_says() -> None:
     spans = fast_run(2000)
     kept = {
