@@ -77,6 +77,10 @@ class Writer(Protocol):
     @property
     def process(self) -> Callable[[], int]: ...
     @property
+    def bind(self) -> Callable[[StepMachine], None]: ...
+    @property
+    def mine(self) -> Callable[[], Any]: ...
+    @property
     def totals(self) -> memoryview[int] | array[int]: ...
     def intern(self, text: str) -> int: ...
 
@@ -176,6 +180,7 @@ class Recorder:
         self.write = self._write = writer.write
         self._write_row = writer.row
         self._process = writer.process
+        self._bind, self._mine = writer.bind, writer.mine
         self._acc = writer.totals
         self.phase = writer.phase
         self.began = writer.began
@@ -186,17 +191,12 @@ class Recorder:
 
     def here(self) -> StepMachine:
         """The machine of this thread; inside a backward, autograd's threads get the one that waits for it."""
-        if self._process() != self.pid:
-            self._leave()
-        machine = self._local.machine
-        if machine is not None:
-            return machine
-        owner = self.backward_owner
-        if owner is not None and owner.in_backward and not _started_by_python():
-            return owner
-        with self._new_machine:
-            machine = self._machine_for(threading.current_thread())
-        self._local.machine = machine
+        machine: StepMachine | None = self._mine() or self.known()
+        if machine is None:
+            with self._new_machine:
+                machine = self._machine_for(threading.current_thread())
+            self._local.machine = machine
+            self._bind(machine)
         return machine
 
     def known(self) -> StepMachine | None:
@@ -587,7 +587,7 @@ class _Nothing:
 
     def write(self, *_: Any) -> None: ...
 
-    phase = row = began = ended = measure_all_but = tick = write
+    phase = row = began = ended = measure_all_but = bind = mine = tick = write
 
     def process(self) -> int:
         return os.getpid()

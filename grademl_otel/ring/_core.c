@@ -26,7 +26,7 @@
 #define DEPTH 15       // phases that are open in each other; more are counted, not shown
 #define BOUNDS 31
 #define ROW_KIND 64 // kinds below it are those of phases
-#define INTERFACE 1 // see `core`
+#define INTERFACE 2 // see `core`
 
 // Indices of the totals, see `marks`; after these come, for each phase, sums and counts, then the histogram.
 #define ACC_STEPS 0
@@ -87,6 +87,8 @@ typedef struct {
     int number_of_bounds;
     int64_t bounds[BOUNDS]; // of the histogram of steps, ns
     PyObject *view; // of the totals, for Python
+    PyObject *bound; // what `bind` was given: a list, which keeps it alive
+    uint64_t id;     // of this core among those of the process
     Py_buffer memory;
     Lane lanes[LANES];
 } Core;
@@ -95,6 +97,12 @@ typedef struct {
 static unsigned forks = 0;
 
 static void forked(void) { forks++; }
+
+// What this thread has been bound to, and in which core; only good while that core is asked.
+static __thread struct {
+    uint64_t core;
+    PyObject *object;
+} mine;
 
 // --- The check word: zlib's crc32 of a mark's 52 bytes -----------------------------------------------------
 
@@ -351,6 +359,31 @@ static PyObject *core_ended(Core *core, PyObject *const *args, Py_ssize_t given)
     Py_RETURN_NONE;
 }
 
+// --- Whose thread this is ----------------------------------------------------------------------------------
+
+static PyObject *core_bind(Core *core, PyObject *object)
+{
+    if (core->bound == NULL) {
+        Py_RETURN_NONE; // garbage that is being collected
+    }
+    int known = PySequence_Contains(core->bound, object);
+    if (known < 0 || (!known && PyList_Append(core->bound, object) < 0)) {
+        return NULL;
+    }
+    mine.core = core->id;
+    mine.object = object;
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_mine(Core *core, PyObject *nothing)
+{
+    PyObject *object = mine.core == core->id && core->process == forks ? mine.object : Py_None;
+    Py_INCREF(object);
+    return object;
+}
+
+// -----------------------------------------------------------------------------------------------------------
+
 static PyObject *core_measure_all_but(Core *core, PyObject *mask)
 {
     uint64_t unmeasured = PyLong_AsUnsignedLongLong(mask);
@@ -429,8 +462,11 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     core->open_phases = base + open_phases;
     core->process = forks;
     core->pid = getpid();
+    static uint64_t cores = 0;
+    core->id = ++cores;
     core->view = view_of_totals(memory, totals, number_of_totals);
-    if (core->view == NULL) {
+    core->bound = PyList_New(0);
+    if (core->view == NULL || core->bound == NULL) {
         goto failed;
     }
     return (PyObject *)core;
@@ -439,10 +475,27 @@ failed:
     return NULL;
 }
 
+static int core_traverse(Core *core, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(core));
+    Py_VISIT(core->view);
+    Py_VISIT(core->bound);
+    return 0;
+}
+
+static int core_clear(Core *core)
+{
+    core->id = UINT64_MAX; // nothing is bound any more
+    Py_CLEAR(core->view);
+    Py_CLEAR(core->bound);
+    return 0;
+}
+
 static void core_dealloc(Core *core)
 {
     PyTypeObject *type = Py_TYPE(core);
-    Py_XDECREF(core->view);
+    PyObject_GC_UnTrack(core);
+    core_clear(core);
     if (core->memory.obj != NULL) {
         PyBuffer_Release(&core->memory);
     }
@@ -456,6 +509,8 @@ static PyMethodDef core_methods[] = {
     {"row", (PyCFunction)(void (*)(void))core_row, METH_FASTCALL, NULL},
     {"began", (PyCFunction)(void (*)(void))core_began, METH_FASTCALL, NULL},
     {"ended", (PyCFunction)(void (*)(void))core_ended, METH_FASTCALL, NULL},
+    {"bind", (PyCFunction)core_bind, METH_O, NULL},
+    {"mine", (PyCFunction)core_mine, METH_NOARGS, NULL},
     {"measure_all_but", (PyCFunction)core_measure_all_but, METH_O, NULL},
     {"seal", (PyCFunction)core_seal, METH_NOARGS, NULL},
     {"process", (PyCFunction)core_process, METH_NOARGS, NULL},
@@ -471,6 +526,8 @@ static PyType_Slot core_slots[] = {
     {Py_tp_doc, "The hot path of a ring's writing end; see `plaincore.Core`, which does the same."},
     {Py_tp_new, core_new},
     {Py_tp_dealloc, core_dealloc},
+    {Py_tp_traverse, core_traverse},
+    {Py_tp_clear, core_clear},
     {Py_tp_methods, core_methods},
     {Py_tp_members, core_members},
     {0, NULL},
@@ -479,7 +536,7 @@ static PyType_Slot core_slots[] = {
 static PyType_Spec core_spec = {
     .name = "grademl_otel.ring._core.Core",
     .basicsize = sizeof(Core),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = core_slots,
 };
 

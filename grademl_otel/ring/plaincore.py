@@ -17,7 +17,7 @@ from zlib import crc32
 from grademl_otel import marks, semconv
 from grademl_otel.ring import layout
 
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 """Grows when what the cores are given or asked changes: one in C of another time is left alone."""
 _SUMS: Final = marks.ACC_PHASE_SUM_NS - marks.PHASE_BASE
 _DEPTH: Final = 15
@@ -157,6 +157,15 @@ class Core:
     def is_measured(self, kind: int) -> bool:
         """Whether phases of ``kind`` are recorded."""
         return not self._unmeasured >> kind & 1
+
+    def bind(self, thing: object) -> None:
+        """Remember ``thing`` for this thread, for as long as the core lives."""
+
+    def mine(self) -> Any:
+        """Return what was bound in this thread; None where nothing was, or the core does not remember, as
+        this one and in a child of a fork.
+        """
+        return None
 
     def seal(self) -> int:
         """Return the number of the last mark; the next one, if there is any, comes after a gap."""

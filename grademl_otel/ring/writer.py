@@ -58,8 +58,8 @@ class _Held(NamedTuple):
 class RingWriter:
     """A ring that this process owns.
 
-    ``write``, ``phase``, ``row``, ``began``, ``ended``, ``measure_all_but`` and ``process`` are those of
-    `plaincore.Core`, held as attributes because they run a dozen times a step.
+    ``write``, ``phase``, ``row``, ``began``, ``ended``, ``measure_all_but``, ``process``, ``bind`` and
+    ``mine`` are those of `plaincore.Core`, held as attributes because some run a dozen times a step.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class RingWriter:
         self.write, self.phase, self.row = core.write, core.phase, core.row
         self.began, self.ended = core.began, core.ended
         self.measure_all_but, self.process = core.measure_all_but, core.process
+        self.bind, self.mine = core.bind, core.mine
         self.totals = core.totals
         """The accumulators, `marks.ACC_SLOTS` numbers; what is written here is published."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import mmap
 import os
@@ -11,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,10 +172,48 @@ def test_no_reference_leaks(compiled: Any) -> None:
     assert (sys.getrefcount(compiled.Core), sys.getrefcount(memory)) == before
 
 
+def test_each_thread_has_what_was_bound_in_it(compiled: Any) -> None:
+    cores = [made(compiled.Core, bytearray(GEOMETRY.size)) for _ in range(2)]
+    things = [object() for _ in range(3)]
+    assert cores[0].mine() is None
+    cores[0].bind(things[0])
+    assert cores[0].mine() is things[0]
+    assert cores[1].mine() is None
+    seen: list[object] = []
+
+    def elsewhere() -> None:
+        seen.append(cores[0].mine())
+        cores[0].bind(things[1])
+        seen.append(cores[0].mine())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [None, things[1]]
+    assert cores[0].mine() is things[0]
+    cores[1].bind(things[2])  # a thread serves one core at a time: the other forgets
+    assert (cores[0].mine(), cores[1].mine()) == (None, things[2])
+
+
+def test_what_is_bound_in_a_circle_is_collected(compiled: Any) -> None:
+    class Thing:
+        core: Any
+
+    memory, thing = bytearray(GEOMETRY.size), Thing()
+    thing.core = made(compiled.Core, memory)
+    thing.core.bind(thing)
+    gone = weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert gone() is None
+    memory.clear()  # no buffer of it is held
+
+
 def test_a_child_that_c_code_forked_writes_nothing_into_the_rings_of_its_parent(compiled: Any) -> None:
     memory = mmap.mmap(-1, GEOMETRY.size)  # shared with the child
     core = made(compiled.Core, memory)
     core.write(1, 2, 3, 4, 5)
+    core.bind(memory)
     before = memory[:]
     pid = ctypes.PyDLL(None).fork()
     if pid == 0:
@@ -181,7 +222,7 @@ def test_a_child_that_c_code_forked_writes_nothing_into_the_rings_of_its_parent(
         core.row(1, 2, 3, 4, 5, 0, 1, 1, 1, 1)
         core.began(1, 2, 3)
         core.ended(1)
-        os._exit(0 if core.process() == os.getpid() else 1)
+        os._exit(0 if core.process() == os.getpid() and core.mine() is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert memory[:] == before
     assert core.process() == os.getpid()

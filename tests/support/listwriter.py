@@ -40,6 +40,7 @@ class ListWriter:
         core.write = self.write
         self.phase, self.row = core.phase, core.row
         self.measure_all_but, self.process = core.measure_all_but, core.process
+        self.bind, self.mine = core.bind, core.mine
         self.is_measured = core.is_measured
         self.totals = core.totals
 
