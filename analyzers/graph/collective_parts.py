@@ -28,7 +28,7 @@ COLLECTIVE_TRANSFER: Final = "collective.transfer"
 COLLECTIVE_PARTS: Final = (RANKS_WAIT, COLLECTIVE_TRANSFER)
 
 _SLACK_NS: Final = 1_000_000
-"""How much later than the end of a phase a completion may be heard of that the phase waited for."""
+"""By how much an end or an arrival may seem later than the end of the phase that waited for it."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,17 @@ def of_blocking(found: Collectives, start: IntArray, end: IntArray, span_ix: Int
     )
 
 
-def of_waits(found: Collectives, rank: IntArray, start: IntArray, end: IntArray, waits: IntArray) -> Parts:
-    """Return the parts of the phases ``waits``, in which a thread waits for collectives beside it.
+def waited_for(
+    found: Collectives, rank: IntArray, start: IntArray, end: IntArray, waits: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return (waits, the collective that each is for), of those in which a thread waits for one beside it.
 
     Which one is told by its end: of those of the rank that end in the wait the last. ``rank``, ``start`` and
     ``end`` are those of all phases.
     """
     beside = np.flatnonzero(found.beside)
-    phase, one = [], []
+    none = np.zeros(0, np.int64)
+    phases, ones = [none], [none]
     for at in np.unique(rank[waits]).tolist():
         theirs = beside[found.rank[beside] == at]
         theirs = theirs[np.argsort(found.end[theirs], kind="stable")]
@@ -105,24 +108,29 @@ def of_waits(found: Collectives, rank: IntArray, start: IntArray, end: IntArray,
         place = np.searchsorted(found.end[theirs], end[mine] + _SLACK_NS, "right") - 1
         known = place >= 0
         known[known] = found.end[theirs[place[known]]] > start[mine[known]]
-        phase.append(mine[known])
-        one.append(theirs[place[known]])
-    none = np.zeros(0, np.int64)
-    phases, ones = np.concatenate([none, *phase]), np.concatenate([none, *one])
+        phases.append(mine[known])
+        ones.append(theirs[place[known]])
+    return np.concatenate(phases), np.concatenate(ones)
+
+
+def of_waits(found: Collectives, start: IntArray, end: IntArray, phases: IntArray, ones: IntArray) -> Parts:
+    """Return the parts of the waits ``phases`` for the collectives ``ones``."""
     return Parts.of(
         start[phases], found.last[ones], end[phases], phases, found.span_ix[ones], found.apart[ones], False
     )
 
 
 def of_backward(
-    found: Collectives, rank: IntArray, start: IntArray, end: IntArray, backward: IntArray
+    found: Collectives, rank: IntArray, start: IntArray, end: IntArray, backward: IntArray, waited: IntArray
 ) -> Parts:
     """Return the ends of backward at which it waits for the collectives that it issued.
 
-    ``backward`` are the indices of such phases; ``rank``, ``start`` and ``end`` are those of all phases.
+    ``backward`` are the indices of such phases; ``rank``, ``start`` and ``end`` are those of all phases. It
+    does not wait for those that the program waits for itself, ``waited``, nor for one that a rank came to
+    only after it ended. The end of a collective may be heard of after backward has gone on.
     """
     order = backward[np.lexsort((start[backward], rank[backward]))]
-    beside = np.flatnonzero(found.beside)
+    beside = np.setdiff1d(np.flatnonzero(found.beside), waited)
     owner: IntArray = np.full(len(beside), -1, np.int64)
     for one in np.unique(found.rank[beside]).tolist():
         low, high = np.searchsorted(rank[order], (one, one + 1))
@@ -131,7 +139,9 @@ def of_backward(
             continue
         at = np.searchsorted(start[order[low:high]], found.issue[beside[mine]], "right") - 1
         phase = order[low + np.maximum(at, 0)]
-        owner[mine] = np.where((at >= 0) & (found.issue[beside[mine]] < end[phase]), phase, -1)
+        inside = (at >= 0) & (found.issue[beside[mine]] < end[phase])
+        inside &= found.last[beside[mine]] <= end[phase] + _SLACK_NS
+        owner[mine] = np.where(inside & found.completed[beside[mine]], phase, -1)
     beside, owner = beside[owner >= 0], owner[owner >= 0]
     phases, place = np.unique(owner, return_inverse=True)
     count, none = len(phases), np.iinfo(np.int64).min
@@ -140,13 +150,10 @@ def of_backward(
     np.maximum.at(done, place, found.end[beside])
     pending = found.end[beside] > issued[place]
     np.maximum.at(arrived, place[pending], found.last[beside[pending]])
-    known, told = np.ones(count, np.bool_), np.ones(count, np.bool_)
-    np.logical_and.at(known, place, found.completed[beside])
+    told = np.ones(count, np.bool_)
     np.logical_and.at(told, place, found.apart[beside])
-    known &= (done <= end[phases] + _SLACK_NS) & (done > issued)
-    phases, issued, done, arrived = (column[known] for column in (phases, issued, done, arrived))
-    several = np.full(len(phases), -1, np.int64)
-    return Parts.of(issued, arrived, np.minimum(done, end[phases]), phases, several, told[known], True)
+    several = np.full(count, -1, np.int64)
+    return Parts.of(issued, arrived, np.minimum(done, end[phases]), phases, several, told, True)
 
 
 def told_apart(found: Collectives, expected: IntArray, detailed: BoolArray) -> BoolArray:

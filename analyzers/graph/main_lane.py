@@ -34,6 +34,7 @@ from grademl_otel.analyzers.graph.collective_parts import (
     of_blocking,
     of_waits,
     told_apart,
+    waited_for,
 )
 from grademl_otel.analyzers.graph.intervals import (
     BoolArray,
@@ -286,12 +287,14 @@ class _Rows:
         rank = self.run.steps.rank[detail.row]
         waits = np.flatnonzero(detail.name == _INDEX[semconv.COLLECTIVE_WAIT])
         backward = np.flatnonzero(detail.name == _INDEX[semconv.BACKWARD])
+        found, start, end = self.collectives, detail.start, detail.end
+        waits, waited = waited_for(found, rank, start, end, waits)
         return [
             _phases_of(parts, detail)
             for parts in (
-                of_blocking(self.collectives, detail.start, detail.end, detail.span_ix),
-                of_waits(self.collectives, rank, detail.start, detail.end, waits),
-                of_backward(self.collectives, rank, detail.start, detail.end, backward),
+                of_blocking(found, start, end, detail.span_ix),
+                of_waits(found, start, end, waits, waited),
+                of_backward(found, rank, start, end, backward, waited),
             )
         ]
 
