@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns, sleep
 from typing import Any, Final, NamedTuple, Protocol
 
 from grademl_otel import marks, semconv
 from grademl_otel.guard import Guard
+from grademl_otel.recorder import MAIN_LANE
 
 EVENTS_PER_DEVICE: Final = 512
 """Those of 64 steps with four phases: a device is seldom further behind its host."""
@@ -39,8 +40,6 @@ _TIE_EVERY_NS: Final = 1_000_000_000
 _PAUSE_S: Final = 0.0001
 _NEW_ANCHOR_NS: Final = 2_000_000_000
 """Older anchors are replaced: times since one come as 32-bit floats in ms."""
-_MEMORY_EVERY_NS: Final = 1_000_000_000
-_SCAN_EVERY: Final = 64
 
 DEVICE_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.DEVICE_PHASES)
 """Marks of host phases whose device time is recorded."""
@@ -68,16 +67,6 @@ class Event(Protocol):
         """Time in ms from this event to ``end``; both are over, and of one device."""
 
 
-class Memory(NamedTuple):
-    """What a framework's allocator holds of a device, in bytes."""
-
-    device: int
-    allocated: int
-    reserved: int
-    peak: int
-    """Allocated at most, since the program began or since it reset that."""
-
-
 class Device(Protocol):
     """The devices of one framework. Any call may raise: then nothing more is asked."""
 
@@ -93,16 +82,12 @@ class Device(Protocol):
     def record(self, event: Any, stream: Stream, /) -> None:
         """Put ``event`` at the end of ``stream``; if it was elsewhere before, it is there no more."""
 
-    def memory(self, devices: Sequence[int] | None, /) -> list[Memory]:
-        """The memory of ``devices``; None stands for all of which any is reserved."""
-
 
 class Book(Protocol):
     """Where times are written; see `recorder.Recorder`."""
 
-    def write(
-        self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
-    ) -> None: ...
+    @property
+    def write(self) -> Callable[..., None]: ...
     def lane(self, name: str) -> int: ...
 
 
@@ -222,9 +207,6 @@ class DeviceTimes:
         self._lanes: dict[tuple[int, int], int] = {}
         self._rows: dict[int, _Row] = {}
         self._resolving = threading.Lock()
-        self._measured = 0
-        self._samples = 0
-        self._with_memory: list[int] = []
 
     # --- Edges -----------------------------------------------------------------------------------------
 
@@ -306,22 +288,6 @@ class DeviceTimes:
             self._stop(error)
         finally:
             self._resolving.release()
-
-    def measure(self) -> None:
-        """Write how much memory is in use, once a second at most."""
-        now = self._clock()
-        if not self.guard.on or now - self._measured < _MEMORY_EVERY_NS:
-            return
-        self._measured = now
-        try:
-            found = self._device.memory(self._with_memory if self._samples % _SCAN_EVERY else None)
-            self._samples += 1
-            self._with_memory = [memory.device for memory in found]
-            lane = self._book.lane("main")
-            for device, allocated, reserved, peak in found:
-                self._book.write(marks.DEVICE_MEMORY, lane, now, now, device + 1, allocated, reserved, peak)
-        except Exception as error:
-            self._stop(error)
 
     def finish(self) -> None:
         """The run ends: write what is done within some ms; the rest is lost."""
@@ -416,7 +382,7 @@ class DeviceTimes:
         row = self._rows.pop(serial, None)  # another thread may be as far
         if row is not None:
             now = self._clock()
-            self._book.write(marks.ROW_DEVICE, self._book.lane("main"), now, now, serial, row.lost)
+            self._book.write(marks.ROW_DEVICE, self._book.lane(MAIN_LANE), now, now, serial, row.lost)
 
     def _forget(self, edge: _Edge | None) -> None:
         if edge is not None and edge.event is not None:

@@ -70,6 +70,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.groups",
     "grademl_otel.instrumentations.torch.operations",
     "grademl_otel.instrumentations.torch.works",
+    "grademl_otel.devicememory",
     "grademl_otel.devicetime",
     "grademl_otel.guard",
     "grademl_otel.manual",

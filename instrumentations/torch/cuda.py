@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from grademl_otel.devicetime import DeviceTimes, Memory, Stream
+from grademl_otel.devicememory import Memory, MemorySamples
+from grademl_otel.devicetime import DeviceTimes, Stream
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
-
-_NAME: Final = "torch: device time"
 
 
 def install(patches: Patches) -> None:
@@ -33,21 +32,30 @@ def follow(patches: Patches, cuda: Any) -> None:
     """Have each run time the devices of ``cuda``: the module of that name, or one like it."""
     captures = Captures()
     captures.watch(patches, cuda.CUDAGraph)
-    guard = Guard(_NAME)
-
-    def look(recorder: Recorder) -> None:
-        if not guard.on:
-            return
-        try:
-            if recorder.device is None and cuda.is_initialized():
-                recorder.time_device(DeviceTimes(Cuda(cuda, captures), recorder, guard))
-            if recorder.device is not None:
-                recorder.device.measure()
-        except Exception as error:
-            guard.failed(error)
-
-    former, session.look_at_device = session.look_at_device, look
+    follower = _Follower(Cuda(cuda, captures))
+    former, session.look_at_device = session.look_at_device, follower.look
     patches.on_restore(lambda: setattr(session, "look_at_device", former))
+
+
+class _Follower:
+    """Follows runs: each has times and samples of its own, a device that failed is left alone in all."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self._times, self._memory = Guard("torch: device time"), Guard("torch: device memory")
+        self._run: tuple[Recorder, MemorySamples] | None = None
+
+    def look(self, recorder: Recorder) -> None:
+        """Called about once a second in a thread that trains."""
+        try:
+            if self._run is None or self._run[0] is not recorder:
+                if not self._cuda.is_initialized():
+                    return
+                self._run = recorder, MemorySamples(self._cuda, recorder, self._memory)
+                recorder.time_device(DeviceTimes(self._cuda, recorder, self._times))
+            self._run[1].measure()
+        except Exception as error:
+            self._times.failed(error)
 
 
 class Captures:
@@ -93,11 +101,14 @@ class Captures:
 
 
 class Cuda:
-    """The devices of ``torch.cuda``; see `devicetime.Device`."""
+    """The devices of ``torch.cuda``; see `devicetime.Device` and `devicememory.Allocators`."""
 
     def __init__(self, cuda: Any, captures: Captures) -> None:
         self._cuda = cuda
         self._captures = captures
+
+    def is_initialized(self) -> bool:
+        return bool(self._cuda.is_initialized())
 
     def capturing(self) -> bool:
         # A library of C++ may capture without the class that is watched.

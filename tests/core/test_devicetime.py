@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from grademl_otel import marks, semconv
+from grademl_otel.devicememory import MemorySamples
 from grademl_otel.devicetime import DeviceTimes
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
@@ -42,6 +43,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.guard = Guard("device time")
         device = Cuda(self.cuda, self.captures)
+        self.samples = MemorySamples(device, self.book, Guard("device memory"), self.cuda.now)
         self.times = DeviceTimes(device, self.book, self.guard, self.cuda.now, self.cuda.pause, self.events)
 
     def phase(self, kind: int, row: int, device_ns: int, host_ns: int = 100 * US, lane: int = MAIN) -> int:
@@ -349,7 +351,7 @@ def test_the_end_does_not_wait_for_a_device_that_hangs() -> None:
     assert bench.lost == {1: 1}
 
 
-@pytest.mark.parametrize("call", ["record", "query", "elapsed_time", "memory_stats"])
+@pytest.mark.parametrize("call", ["record", "query", "elapsed_time"])
 def test_device_that_fails_is_left_alone(call: str, capfd: pytest.CaptureFixture[str]) -> None:
     bench = Bench()
     bench.phase(FORWARD, 1, 5 * MS)
@@ -359,11 +361,9 @@ def test_device_that_fails_is_left_alone(call: str, capfd: pytest.CaptureFixture
         bench.phase(BACKWARD, row, MS)
         bench.cuda.synchronize()
         assert not bench.close(row)
-        bench.times.measure()
     called = len(bench.cuda.calls)
     bench.phase(FORWARD, 9, MS)
     bench.times.resolve()
-    bench.times.measure()
     bench.close(9)
     bench.times.finish()
 
@@ -378,16 +378,29 @@ def test_device_that_fails_is_left_alone(call: str, capfd: pytest.CaptureFixture
 
 def test_memory_of_the_devices_in_use() -> None:
     bench = Bench(FakeCuda(devices=4, allocated={0: (10, 20, 30), 2: (40, 50, 60)}))
+    samples = bench.samples
 
-    bench.times.measure()
-    bench.times.measure()  # too soon
+    samples.measure()
+    samples.measure()  # too soon
     bench.cuda.host(S)
     bench.cuda.allocated[2] = (1, 2, 60)
-    bench.times.measure()
+    samples.measure()
 
     found = [(mark.row, mark.x, mark.y, mark.z) for mark in bench.book.of_kind(marks.DEVICE_MEMORY)]
     assert found == [(1, 10, 20, 30), (3, 40, 50, 60), (1, 10, 20, 30), (3, 1, 2, 60)]
     assert bench.cuda.calls == ["memory_stats"] * 6, "all four are looked at now and then only"
+
+
+def test_memory_that_cannot_be_had_is_not_asked_for_again(capfd: pytest.CaptureFixture[str]) -> None:
+    bench = Bench(FakeCuda(failing="memory_stats"))
+    for _ in range(3):
+        bench.samples.measure()
+        bench.cuda.host(S)
+
+    assert bench.cuda.calls == ["memory_stats"]
+    said = "grademl: device memory is not recorded: CudaError: CUDA error: memory_stats failed\n"
+    assert capfd.readouterr().err == said
+    assert bench.guard.on, "times are another thing"
 
 
 # --- Anything that may happen -------------------------------------------------------------------------------
