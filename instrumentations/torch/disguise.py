@@ -10,6 +10,8 @@ them. A wrapper under a name of its own it would compile at the outermost call i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
+from inspect import signature
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -17,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def disguised(wrapper: F, original: Callable[..., Any] | None) -> F:
-    """Give ``wrapper`` the name, the file and the line of ``original``, if that is a Python function.
+    """Give ``wrapper`` the name, signature, file and line of ``original``, if that is a Python function.
 
     The wrapper's globals stay its own, so `tracebacks` still knows it. What it calls of ours is in files that
     Dynamo skips.
@@ -27,8 +29,9 @@ def disguised(wrapper: F, original: Callable[..., Any] | None) -> F:
     code = original.__code__
     names = {name: getattr(code, name) for name in _NAMES if hasattr(code, name)}
     wrapper.__code__ = wrapper.__code__.replace(**names)
-    for name in ("__module__", "__name__", "__qualname__"):
-        setattr(wrapper, name, getattr(original, name))
+    update_wrapper(wrapper, original)
+    del wrapper.__wrapped__  # Dynamo would follow it
+    wrapper.__signature__ = signature(original)  # type: ignore[attr-defined]
     return wrapper
 
 
