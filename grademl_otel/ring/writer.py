@@ -82,7 +82,8 @@ class RingWriter:
         self._owner = os.getpid()
         self._growing = threading.RLock()  # a signal handler may come in between
         """Held to add a string: two threads that did so at once would share one place."""
-        self._strings: dict[str, int] = {"": 0}
+        self.ids: dict[str, int] = {"": 0}
+        """Ids by text, to look into; `intern` adds to it."""
         self._string_end = 0
         self._refused = 0
         self._final: int | None = None
@@ -177,17 +178,17 @@ class RingWriter:
 
     def intern(self, text: str) -> int:
         """Return the id of ``text``, the same for the same text; 0 when the section is full (counted)."""
-        known = self._strings.get(text)
+        known = self.ids.get(text)
         if known is not None:
             return known
         with self._growing:
-            return self._strings.get(text) or self._add_string(text)
+            return self.ids.get(text) or self._add_string(text)
 
     def _add_string(self, text: str) -> int:
         raw = text.encode("utf-8", "replace")
         start = layout.HEADER_BYTES + self._string_end
         end = self._string_end + layout.STRING_HEAD.size + len(raw)
-        if end > self._geometry.strings or len(self._strings) > layout.MAX_STRINGS:
+        if end > self._geometry.strings or len(self.ids) > layout.MAX_STRINGS:
             self._refused += 1
             layout.I64.pack_into(self._memory, layout.STRINGS_REFUSED, self._refused)
             return 0
@@ -195,7 +196,7 @@ class RingWriter:
         self._memory[start + layout.STRING_HEAD.size : layout.HEADER_BYTES + end] = raw
         self._string_end = end
         layout.I64.pack_into(self._memory, layout.STRING_BYTES_USED, end)
-        number = self._strings[text] = len(self._strings)
+        number = self.ids[text] = len(self.ids)
         return number
 
     def pair_clocks(self) -> None:

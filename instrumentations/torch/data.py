@@ -44,6 +44,7 @@ _LATE_WORKERS: Final = (
     "the times of loader workers that were started before grademl_otel.instrument() are not recorded; "
     "call it before the loop begins"
 )
+_Tensor: Final = torch.Tensor
 _DEPTH: Final = 3
 """How deep a batch is looked into for a tensor that tells the number of samples."""
 
@@ -297,9 +298,9 @@ def _fetching(iterator: Any, stamp: Stamp, item: int, t0: int, t1: int) -> None:
 
 def _samples(batch: Any, depth: int) -> int:
     """The length of the first dimension of the first tensor in ``batch``, 0 when there is none."""
-    if isinstance(batch, (list, tuple)):
-        return _samples(batch[0], depth - 1) if batch and depth else 0
-    if isinstance(batch, torch.Tensor):
+    while isinstance(batch, (list, tuple)) and batch and depth:
+        batch, depth = batch[0], depth - 1
+    if isinstance(batch, _Tensor):
         return batch.size(0) if batch.dim() else 0
     if depth and isinstance(batch, Mapping):
         for value in batch.values():

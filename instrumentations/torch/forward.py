@@ -187,7 +187,7 @@ class _Hook:
                 recorder = session.begin(training=False, at=t0)
             if recorder is None or recorder.level == UPDATES:
                 return None
-            if recorder.is_helper():
+            if recorder.forward_owner is not None and recorder.is_helper():
                 return None  # a replica's thread: part of the forward that waits for it
             machine = recorder.here()
             if machine.waiting:  # inside a dataset or a collate function: part of the fetching
@@ -217,12 +217,13 @@ class _Hook:
             named = module
             if "_orig_mod" in inner:  # no `get`: that of a scripted module has none
                 named = inner["_orig_mod"]
-            kind = type(named).__name__
+            name = type(named).__name__
+            kind = recorder.ids.get(name) or recorder.text(name)
             if machine.in_backward:
-                machine.recomputed(t0, t1, recorder.text(kind))
+                machine.recomputed(t0, t1, kind)
             else:
                 recorder.forward_owner = None
-                machine.end_forward(t0, t1, grad, id(module), recorder.text(kind))
+                machine.end_forward(t0, t1, grad, id(module), kind)
             if recorder.measuring:
                 nested = _NESTED_NS * _count_nested(module) if recorder.level == EVERYTHING else 0
                 recorder.spent(t1 - nested)

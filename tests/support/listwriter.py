@@ -43,6 +43,7 @@ class ListWriter:
         self.bind, self.mine = core.bind, core.mine
         self.is_measured = core.is_measured
         self.totals = core.totals
+        self.ids = {"": 0}
 
     def write(
         self, kind: int, lane: int, t0: int, t1: int, row: int, x: int = -1, y: int = 0, z: int = 0
@@ -50,9 +51,10 @@ class ListWriter:
         self.marks.append(Mark(kind, lane, t0, t1, row, x, y, z))
 
     def intern(self, text: str) -> int:
-        if text not in self.strings:
+        if text not in self.ids:
+            self.ids[text] = len(self.strings)
             self.strings.append(text)
-        return self.strings.index(text)
+        return self.ids[text]
 
     def began(self, lane: int, kind: int, t0: int) -> None:
         if self.is_measured(kind):
