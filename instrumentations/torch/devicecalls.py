@@ -12,6 +12,7 @@ has a `TorchFunctionMode` of its own, are left alone: a look at their device wou
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from time import perf_counter_ns
 from types import MethodType, ModuleType
 from typing import Any, Final
@@ -34,6 +35,9 @@ _READS: Final = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__")
 """Methods that give a value of a tensor to the host, and wait for it."""
 _MOVES: Final = ("to", "cuda", "xpu")
 """Methods that may copy a tensor to another device."""
+
+transfers: Final = InnerPhase("data.transfer", TRANSFER)
+"""Of all that moves: a framework's mover calls the methods of tensors."""
 
 OnHost = Callable[[torch.Tensor], bool]
 
@@ -74,11 +78,11 @@ def hook_tensors(patches: Patches, on_host: OnHost = _on_host) -> None:
     for name in _READS:
         original = getattr(torch.Tensor, name)
         patches.replace(torch.Tensor, name, _Hooked(original, _read(original, reads, on_host)), ROOTS)
-    moves = InnerPhase("data.transfer", TRANSFER)
     for name in _MOVES:
         original = getattr(torch.Tensor, name, None)
         if original is not None:
-            patches.replace(torch.Tensor, name, _Hooked(original, _move(original, moves, on_host)), ROOTS)
+            patches.replace(torch.Tensor, name, _Hooked(original, _move(original, on_host)), ROOTS)
+    patches.replace(torch.nn.Module, "_apply", _wrap_apply(torch.nn.Module._apply), ROOTS)
     patches.work_at(levels.level)
 
 
@@ -99,7 +103,7 @@ _mode: Final = torch._C._get_function_stack_at
 
 
 def _left_alone(tensor: Any) -> bool:
-    """Whether a look at ``tensor`` would be seen by the program; a parameter is moved with its module."""
+    """Whether a look at ``tensor`` would be seen by the program."""
     if type(tensor) is not _Tensor or is_compiling():
         return True
     return _modes() > 0 and not (_modes() == 1 and type(_mode(0)) is DeviceContext)
@@ -129,7 +133,7 @@ def _read(original: Any, phase: InnerPhase, on_host: OnHost) -> Callable[..., An
     return read
 
 
-def _move(original: Any, phase: InnerPhase, on_host: OnHost) -> Callable[..., Any]:
+def _move(original: Any, on_host: OnHost) -> Callable[..., Any]:
     @pass_over
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         t0 = perf_counter_ns()
@@ -143,10 +147,30 @@ def _move(original: Any, phase: InnerPhase, on_host: OnHost) -> Callable[..., An
             if here != there:
                 # To the host it is a wait for what is still to be computed.
                 waits = there and not kwargs.get("non_blocking", False)
-                phase.tell(t0, SYNC if waits else TRANSFER)
+                transfers.tell(t0, SYNC if waits else TRANSFER)
         return result
 
     return move
+
+
+def _wrap_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A module that is moved is no batch: its parameters and their gradients are not transfers."""
+    inside = transfers.inside
+
+    @pass_over
+    @wraps(original)
+    def _apply(*args: Any, **kwargs: Any) -> Any:
+        around = inside.call
+        try:
+            inside.call = True
+            return original(*args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
+        finally:
+            inside.call = around
+
+    return _apply
 
 
 def _wrap_synchronize(device: ModuleType, patches: Patches) -> None:

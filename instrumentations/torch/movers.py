@@ -12,8 +12,7 @@ import torch
 
 from grademl_otel.governor import ROOTS
 from grademl_otel.instrumentations.patches import Patches
-from grademl_otel.instrumentations.torch.devicecalls import TRANSFER
-from grademl_otel.instrumentations.torch.inner import InnerPhase
+from grademl_otel.instrumentations.torch.devicecalls import transfers
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 
 MOVERS: Final = {
@@ -34,8 +33,7 @@ def install(patches: Patches) -> None:
 
 
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-    phase = InnerPhase("data.transfer", TRANSFER)
-    inside = phase.inside
+    inside = transfers.inside
 
     @pass_over
     @wraps(original)
@@ -43,7 +41,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         running = None
         try:
             if not inside.call and _leaves_host(kwargs["device"] if "device" in kwargs else args[1:2]):
-                running = phase.begin()
+                running = transfers.begin()
             if running is None:
                 return original(*args, **kwargs)
             inside.call = True
@@ -54,7 +52,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if running is not None:
                 inside.call = False
-                phase.end(running)
+                transfers.end(running)
 
     setattr(move, _MARK, True)
     return move
