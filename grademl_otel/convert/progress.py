@@ -9,7 +9,8 @@ was told, or under other names.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 
 @dataclass(slots=True)
@@ -54,8 +55,8 @@ class Progress:
 
     def to_bytes(self, room: int) -> bytes:
         """Return at most ``room`` bytes; scopes that do not fit are left out, innermost first."""
-        values = list(asdict(self).values())  # names would take the room of the scopes
-        scopes = values[-1]
+        values = [getattr(self, each.name) for each in _FIELDS]  # names would take the room of the scopes
+        scopes = values[-1] = list(self.scopes)
         while True:
             raw = json.dumps(values, separators=(",", ":")).encode("ascii")
             if len(raw) <= room:
@@ -71,7 +72,7 @@ class Progress:
             values = json.loads(raw)
         except ValueError:
             return None
-        if not isinstance(values, list) or len(values) != len(fields(cls)):
+        if not isinstance(values, list) or len(values) != len(_FIELDS):
             return None
         *numbers, windows, scopes = values
         if not _are_lists(windows, 2) or not _are_lists(scopes, 9):
@@ -79,6 +80,9 @@ class Progress:
         numbers += [number for each in (*windows, *scopes) for number in each]
         plausible = all(isinstance(number, int) and -(1 << 62) < number < 1 << 62 for number in numbers)
         return cls(*values) if plausible else None
+
+
+_FIELDS: Final = fields(Progress)
 
 
 def _are_lists(value: object, length: int) -> bool:

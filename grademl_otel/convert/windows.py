@@ -46,12 +46,16 @@ class Part:
     """Spans of loader workers that were sent as its children."""
     end: int = 0
     """Sequence number of the mark that closed its last row."""
+    complete: bool = False
+    """The window's last training step is in this part."""
 
     def add(self, row: Row, sequence: int) -> None:
         """Take a row in, which the mark ``sequence`` has closed."""
         self.rows.append(row)
         self.end = sequence
         self.phases.update(row.totals)
+        if row.training and row.step + row.steps >= semconv.window_first_step(self.window + 1):
+            self.complete = True
 
     @property
     def full(self) -> bool:
@@ -63,12 +67,6 @@ class Part:
     def lanes(self) -> list[int]:
         """Lanes of its rows, in the order of their first."""
         return list(dict.fromkeys(row.lane for row in self.rows))
-
-    @property
-    def complete(self) -> bool:
-        """True when the window's last training step is in this part."""
-        last = semconv.window_first_step(self.window + 1) - 1
-        return any(row.training and row.step + row.steps > last for row in reversed(self.rows))
 
     def due(self, now: int, run_start: int) -> bool:
         """Return True when the part is to be closed at ``now`` (ns of ``perf_counter``)."""

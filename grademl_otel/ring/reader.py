@@ -29,6 +29,8 @@ MAX_RING_BYTES: Final = 1 << 30
 _DEAD_AFTER_NS: Final = 2_000_000_000
 _HOLE_AFTER_NS: Final = 2_000_000_000
 _LOOK_AHEAD: Final = 64
+_FIRST_BLOCK: Final = 64
+"""Slots that are read at first, and so many times more while all of them are new: most looks find few."""
 _ATTEMPTS: Final = 3
 _MAX_SEQUENCE: Final = 1 << 62
 _STRINGS_AT_ONCE: Final = 1 << 20
@@ -177,9 +179,11 @@ class RingReader:
         may be about to write it), then counted as lost; with ``final`` (the writer is gone) at once.
         """
         accepted: list[Mark] = []
+        size = _FIRST_BLOCK
         while len(accepted) < limit:
-            block, complete = self._read_block(limit - len(accepted))
+            block, complete = self._read_block(min(size, limit - len(accepted)))
             accepted += block
+            size *= 4
             if complete:
                 continue
             if accepted or not self._step_over_gap(final):
