@@ -30,7 +30,7 @@ def disguised(wrapper: F, original: Callable[..., Any] | None) -> F:
     names = {name: getattr(code, name) for name in _NAMES if hasattr(code, name)}
     wrapper.__code__ = wrapper.__code__.replace(**names)
     update_wrapper(wrapper, original)
-    del wrapper.__wrapped__  # Dynamo would follow it
+    del vars(wrapper)["__wrapped__"]  # Dynamo would follow it
     wrapper.__signature__ = signature(original)  # type: ignore[attr-defined]
     return wrapper
 
