@@ -23,9 +23,12 @@ from time import perf_counter_ns, sleep
 from typing import Any, Final, NamedTuple, Protocol
 
 from grademl_otel import marks, semconv
+from grademl_otel.deviceclock import Event, Timeline
 from grademl_otel.guard import Guard
 from grademl_otel.recorder import MAIN_LANE
 
+EVERY_NS: Final = 50_000_000
+"""Of rows that are shorter than this, one in this time is timed: its events take the host some 0.1 ms."""
 EVENTS_PER_DEVICE: Final = 512
 """Those of 64 steps with four phases: a device is seldom further behind its host."""
 MAX_STREAMS: Final = 64
@@ -38,8 +41,6 @@ _SPIN_NS: Final = 100_000
 """Longest look without a pause: an idle device is there in some us."""
 _TIE_EVERY_NS: Final = 1_000_000_000
 _PAUSE_S: Final = 0.0001
-_NEW_ANCHOR_NS: Final = 2_000_000_000
-"""Older anchors are replaced: times since one come as 32-bit floats in ms."""
 
 DEVICE_KINDS: Final = frozenset(marks.phase_kind(name) for name in semconv.DEVICE_PHASES)
 """Marks of host phases whose device time is recorded."""
@@ -55,16 +56,6 @@ class Stream(NamedTuple):
     number: int
     """As the framework counts; 0 is the default stream."""
     handle: Any
-
-
-class Event(Protocol):
-    """A point of a stream."""
-
-    def query(self) -> bool:
-        """Whether the stream has got to where the event was recorded."""
-
-    def elapsed_time(self, end: Any, /) -> float:
-        """Time in ms from this event to ``end``; both are over, and of one device."""
 
 
 class Device(Protocol):
@@ -130,51 +121,19 @@ class _Row:
         return self.told < self.asked
 
 
-class Timeline:
-    """Places events of one device in the host's time."""
-
-    def __init__(self) -> None:
-        self._anchor: Event | None = None
-        self._host = 0
-        """When the anchor was reached; ns."""
-
-        self.tied = 0
-        """When the clocks were tied last by an event that was watched."""
-
-    def tie(self, anchor: Event, earliest: int, latest: int) -> list[Event]:
-        """``anchor`` was reached between ``earliest`` and ``latest``; return what is of no more use."""
-        former = [] if self._anchor is None else [self._anchor]
-        self._anchor, self._host, self.tied = anchor, (earliest + latest) // 2, latest
-        return former
-
-    def place(
-        self, start: Event, end: Event, issued: int, until: int, seen: int
-    ) -> tuple[int, int, list[Event]]:
-        """Return when ``start`` and ``end`` were reached, and the events that are of no more use.
-
-        They were reached after ``issued`` and ``until``, and over at ``seen``.
-        """
-        length = max(0, round(start.elapsed_time(end) * 1e6))
-        earliest, latest = max(issued, until - length), seen - length
-        anchor = self._anchor
-        if anchor is None:
-            self._anchor, self._host = start, min(earliest, latest)
-            return self._host, self._host + length, [end]
-        since = round(anchor.elapsed_time(start) * 1e6)
-        at = min(max(self._host + since, earliest), latest)
-        if abs(since) > _NEW_ANCHOR_NS:
-            self._anchor, self._host = start, at
-            return at, at + length, [anchor, end]
-        self._host = at - since
-        return at, at + length, [start, end]
-
-
 @dataclass(slots=True)
 class _Pool:
     """The events of one device."""
 
     free: list[Event]
     timeline: Timeline = field(default_factory=Timeline)
+
+    def take(self) -> Event | None:
+        """An event that is not in use; None where all are."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return None
 
 
 class DeviceTimes:
@@ -192,6 +151,7 @@ class DeviceTimes:
         clock: Callable[[], int] = perf_counter_ns,
         pause: Callable[[float], None] = sleep,
         events: int = EVENTS_PER_DEVICE,
+        every: int = EVERY_NS,
     ) -> None:
         self.guard = guard
         self._device = device
@@ -199,6 +159,13 @@ class DeviceTimes:
         self._clock = clock
         self._pause = pause
         self._events = events
+        self._every = every
+        self._timing = True
+        """Whether phases that begin now are timed."""
+        self._timed = 0
+        """When it was chosen that they are."""
+        self._tied = 0
+        """When a clock was tied last, or could not be."""
         self._pools: dict[int, _Pool] = {}
         self._running: dict[tuple[int, int], _Edge] = {}
         """By lane and kind of the host's phase."""
@@ -212,7 +179,7 @@ class DeviceTimes:
 
     def began(self, lane: int, kind: int) -> None:
         """A phase begins in the host's ``lane``."""
-        if kind not in DEVICE_KINDS or not self.guard.on:
+        if not self._timing or kind not in DEVICE_KINDS or not self.guard.on:
             return
         try:
             self._forget(self._running.pop((lane, kind), None))  # that one raised, and was never told
@@ -263,7 +230,12 @@ class DeviceTimes:
         """The row ``serial`` ends; return whether device times of it will be told later."""
         if not self.guard.on:
             return False
-        self.resolve()
+        now = self._clock()
+        self._timing = now - self._timed >= self._every
+        if self._timing:
+            self._timed = now
+        if any(self._pending.values()) or now - self._tied > _TIE_EVERY_NS:
+            self.resolve()
         row = self._rows.get(serial)
         if row is None:
             return False
@@ -305,9 +277,11 @@ class DeviceTimes:
         pool = self._pools.get(stream.device)
         if pool is None:
             pool = self._meet(stream)
-        if not pool.free:
+        event = pool.take()
+        if event is None:
             self.resolve()
-        return pool.free.pop() if pool.free else None
+            event = pool.take()
+        return event
 
     def _is_short(self, device: int) -> bool:
         """Whether more than half of the events of a device are in use."""
@@ -325,24 +299,25 @@ class DeviceTimes:
 
         Else the ties would only bound it where the program never waits for the device: by a whole step.
         """
+        if self._clock() - self._tied <= _TIE_EVERY_NS:
+            return
         stream = self._device.stream()
         pool = self._pools.get(stream.device)
-        if pool is None or not pool.free or self._pending.get(stream[:2]):
-            return
-        if self._clock() - pool.timeline.tied > _TIE_EVERY_NS:
+        if pool is not None and not self._pending.get(stream[:2]):
             self._tie(pool, stream, _SPIN_NS)
 
     def _tie(self, pool: _Pool, stream: Stream, longest: int) -> None:
         """Watch when an event that is recorded now is reached, for ``longest`` ns."""
-        anchor, clock = pool.free.pop(), self._clock
-        since = earliest = asked = clock()
+        anchor, clock = pool.take(), self._clock
+        if anchor is None:
+            return
+        self._tied = earliest = asked = clock()
         self._device.record(anchor, stream)
         while not anchor.query():
-            if asked - since > longest:
+            if asked - self._tied > longest:
                 pool.free.append(anchor)
-                pool.timeline.tied = asked  # not at once again
                 return
-            if asked - since > _SPIN_NS:
+            if asked - self._tied > _SPIN_NS:
                 self._pause(_PAUSE_S)
             earliest, asked = asked, clock()
         pool.free += pool.timeline.tie(anchor, earliest, clock())

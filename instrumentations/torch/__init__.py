@@ -72,6 +72,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.works",
     "grademl_otel.devicememory",
     "grademl_otel.devicetime",
+    "grademl_otel.deviceclock",
     "grademl_otel.guard",
     "grademl_otel.manual",
     "grademl_otel.vocabulary",

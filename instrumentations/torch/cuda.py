@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from grademl_otel.devicememory import Memory, MemorySamples
-from grademl_otel.devicetime import DeviceTimes, Stream
+from grademl_otel.devicetime import EVERY_NS, DeviceTimes, Stream
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.lifecycle import session
@@ -28,11 +28,14 @@ def install(patches: Patches) -> None:
         follow(patches, torch.cuda)
 
 
-def follow(patches: Patches, cuda: Any) -> None:
-    """Have each run time the devices of ``cuda``: the module of that name, or one like it."""
+def follow(patches: Patches, cuda: Any, every: int = EVERY_NS) -> None:
+    """Have each run time the devices of ``cuda``: the module of that name, or one like it.
+
+    One row in ``every`` ns is timed.
+    """
     captures = Captures()
     captures.watch(patches, cuda.CUDAGraph)
-    follower = _Follower(Cuda(cuda, captures))
+    follower = _Follower(Cuda(cuda, captures), every)
     former, session.look_at_device = session.look_at_device, follower.look
     patches.on_restore(lambda: setattr(session, "look_at_device", former))
 
@@ -40,8 +43,9 @@ def follow(patches: Patches, cuda: Any) -> None:
 class _Follower:
     """Follows runs: each has times and samples of its own, a device that failed is left alone in all."""
 
-    def __init__(self, cuda: Cuda) -> None:
+    def __init__(self, cuda: Cuda, every: int) -> None:
         self._cuda = cuda
+        self._every = every
         self._times, self._memory = Guard("torch: device time"), Guard("torch: device memory")
         self._run: tuple[Recorder, MemorySamples] | None = None
 
@@ -52,7 +56,7 @@ class _Follower:
                 if not self._cuda.is_initialized():
                     return
                 self._run = recorder, MemorySamples(self._cuda, recorder, self._memory)
-                recorder.time_device(DeviceTimes(self._cuda, recorder, self._times))
+                recorder.time_device(DeviceTimes(self._cuda, recorder, self._times, every=self._every))
             self._run[1].measure()
         except Exception as error:
             self._times.failed(error)

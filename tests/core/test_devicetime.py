@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -37,6 +38,8 @@ class Bench:
 
     cuda: FakeCuda = field(default_factory=FakeCuda)
     events: int = 64
+    every: int = 0
+    """All rows are timed."""
     captures: Captures = field(default_factory=Captures)
     book: Book = field(default_factory=Book)
 
@@ -44,7 +47,9 @@ class Bench:
         self.guard = Guard("device time")
         device = Cuda(self.cuda, self.captures)
         self.samples = MemorySamples(device, self.book, Guard("device memory"), self.cuda.now)
-        self.times = DeviceTimes(device, self.book, self.guard, self.cuda.now, self.cuda.pause, self.events)
+        self.times = DeviceTimes(
+            device, self.book, self.guard, self.cuda.now, self.cuda.pause, self.events, self.every
+        )
 
     def phase(self, kind: int, row: int, device_ns: int, host_ns: int = 100 * US, lane: int = MAIN) -> int:
         """The host enqueues work, which takes it ``host_ns``; return when it began."""
@@ -174,7 +179,7 @@ def test_clocks_that_drift(rate: float, behind: bool) -> None:
         before = len(bench.told)
     assert len(bench.told) >= 1198
     assert worst < 500 * US
-    for earlier, later in zip(bench.told, bench.told[1:], strict=False):
+    for earlier, later in pairwise(bench.told):
         assert later.t0 >= earlier.t1 - 200 * US, "one stream does one thing after the other"
 
 
@@ -185,6 +190,19 @@ def test_a_wait_of_the_program_tells_what_is_done() -> None:
     bench.times.ended(MAIN, SYNC, 0, 1)
 
     assert len(bench.told) == 1
+
+
+def test_of_short_rows_some_are_timed() -> None:
+    bench = Bench(every=50 * MS)
+    for row in range(100):
+        bench.phase(FORWARD, row + 1, MS)
+        bench.cuda.host(10 * MS)
+        bench.close(row + 1)
+
+    rows = [mark.row for mark in bench.told]
+    assert 20 <= len(rows) <= 21
+    assert {later - earlier for earlier, later in pairwise(rows)} == {5}
+    assert bench.lost == dict.fromkeys(rows, 0), "the others lack nothing"
 
 
 # --- What has no time ---------------------------------------------------------------------------------------

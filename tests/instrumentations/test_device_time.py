@@ -31,7 +31,7 @@ def cuda(recording: Recording) -> Iterator[FakeCuda]:
     """Torch trains on the CPU; what asks for streams and events finds these."""
     simulated = FakeCuda(clock=time.perf_counter_ns, allocated={0: (100, 200, 300)})
     patches = Patches()
-    cuda_hooks.follow(patches, simulated)
+    cuda_hooks.follow(patches, simulated, every=0)
     yield simulated
     session.end()
     patches.restore()

@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 def main(steps: int) -> None:
     simulated = FakeCuda(clock=time.perf_counter_ns, allocated={0: (GIB, 3 * GIB, 2 * GIB)})
-    cuda.follow(Patches(), simulated)
+    cuda.follow(Patches(), simulated, every=0)
     session.device = lambda: "cuda:0 simulated"
     net = Net(simulated)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
