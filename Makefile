@@ -67,7 +67,7 @@ $(VENV)/.made:
 	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.core: $(VENV)/.made pyproject.toml
+$(VENV)/.core: $(VENV)/.made pyproject.toml setup.py grademl_otel/ring/_core.c
 	@echo 'installing grademl-otel with the analyzer into $(VENV)'
 	@$(PIP) install --editable '.[analyzer]'
 	@touch $@

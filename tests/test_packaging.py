@@ -42,7 +42,7 @@ def source_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources in a folder of their own, as building leaves `build/` and `*.egg-info` beside them."""
     copy = tmp_path_factory.mktemp("sources") / "project"
     shutil.copytree(
-        ROOT, copy, ignore=shutil.ignore_patterns(*NOT_SOURCES, "*.egg-info", ".*_cache", "tests")
+        ROOT, copy, ignore=shutil.ignore_patterns(*NOT_SOURCES, "*.egg-info", ".*_cache", "*.so", "tests")
     )
     return copy
 
