@@ -7,36 +7,59 @@ Absolute times belong to the machine, ratios to the code.
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
+from typing import NamedTuple
+
+
+class Spread(NamedTuple):
+    """Lower quartile, median and upper quartile."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the quartiles of ``values``, of which there is at least one."""
+        return cls(*quantiles(values, n=4)) if len(values) > 1 else cls(values[0], values[0], values[0])
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The times of one way, one a round, in ns per unit of work."""
+    """What one way took: of each round the ns of each unit of work (a call, a step)."""
 
     name: str
-    ns: list[float]
+    rounds: list[list[float]]
+
+    @property
+    def means(self) -> list[float]:
+        """Mean ns per unit, one a round."""
+        return [fmean(units) for units in self.rounds]
 
     @property
     def typical_ns(self) -> float:
-        return median(self.ns)
+        return median(self.means)
 
-    def ratio_to(self, other: Compared) -> tuple[float, float, float]:
-        """Lower quartile, median and upper quartile of this way's time over the other's, round by round."""
-        low, middle, high = quantiles([a / b for a, b in zip(self.ns, other.ns, strict=True)], n=4)
-        return low, middle, high
+    def ratio_to(self, other: Compared) -> Spread:
+        """Return this way's time over the other's, round by round."""
+        return Spread.of([a / b for a, b in zip(self.means, other.means, strict=True)])
 
-    def added_to(self, other: Compared) -> float:
-        """Median over the rounds of this way's time minus the other's, in ns."""
-        return median(a - b for a, b in zip(self.ns, other.ns, strict=True))
+    def added_to(self, other: Compared) -> Spread:
+        """Return this way's time minus the other's, round by round, in ns."""
+        return Spread.of([a - b for a, b in zip(self.means, other.means, strict=True)])
+
+    def quantile(self, share: float) -> float | None:
+        """Return the ns that ``share`` of all units did not exceed; None where there are too few to tell."""
+        units = sorted(unit for units in self.rounds for unit in units)
+        beyond = (1 - share) * len(units)
+        return units[min(int(share * len(units)), len(units) - 1)] if beyond >= 1 else None
 
 
-def compare(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Compared]:
-    """Run each of `ways` once a round; a way returns its time in ns per unit. The first round warms up."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
+def compare(ways: Mapping[str, Callable[[], list[float]]], rounds: int) -> dict[str, Compared]:
+    """Run each of `ways` once a round; a way returns the ns of each of its units. The first round warms up."""
+    times: dict[str, list[list[float]]] = {name: [] for name in ways}
     order = list(ways)
     for number in range(rounds + 1):
         # Turned by one each round: nobody always runs after the same neighbour.
@@ -45,12 +68,3 @@ def compare(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, C
             if number > 0:
                 times[name].append(taken)
     return {name: Compared(name, each) for name, each in times.items()}
-
-
-def print_table(title: str, results: Mapping[str, Compared], baseline: str, unit: str = "ns") -> None:
-    scale = {"ns": 1.0, "us": 1e3, "ms": 1e6}[unit]
-    print(f"{title}  ({platform.python_implementation()} {platform.python_version()}, {platform.machine()})")
-    print(f"  {'':34}{unit:>10}   ratio to {baseline!r} (quartiles)")
-    for name, result in results.items():
-        low, middle, high = result.ratio_to(results[baseline])
-        print(f"  {name:34}{result.typical_ns / scale:10.3f}   {middle:7.3f}  ({low:.3f} .. {high:.3f})")

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what recording costs, print it as Markdown, and write it into docs/costs.md.
+
+python -m benchmarks
+python -m benchmarks --quick --only steps --only startup
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import longrun, micro, startup, tables
+from benchmarks.interleaved import compare
+from benchmarks.tables import Table, duration, ratio, size
+from benchmarks.ways import AGAIN, EVERYTHING, PLAIN, PROFILER, RECORDED, SDK, Worker, workers
+
+_TARGETS_MS = (0.5, 1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is run."""
+
+    rounds: int
+    seconds_per_way: float
+    """Of training, for each length of a step."""
+    long_run: int
+    """Steps."""
+    model_batches: int
+
+
+FULL = Extent(rounds=16, seconds_per_way=6.0, long_run=100_000, model_batches=20)
+QUICK = Extent(rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2)
+
+
+def steps(folder: Path, extent: Extent) -> Iterator[Table]:
+    """(b): steps of several lengths, in all ways."""
+    for target in _TARGETS_MS:
+        place = folder / f"{target}"
+        repeats = _repeats_for(target, place)
+        number = max(1, round(extent.seconds_per_way * 1000 / target / extent.rounds))
+        names = (PLAIN, AGAIN, RECORDED, EVERYTHING, SDK, PROFILER)
+        with workers(names, ("benchmarks.training", str(repeats), str(number)), place) as made:
+            results = compare({name: worker.block for name, worker in made.items()}, extent.rounds)
+        yield tables.of_steps(
+            f"(b) Training steps of about {target:g} ms",
+            results,
+            PLAIN,
+            f"{extent.rounds} blocks of {number} steps of each way. p99 and p99.9 where there are enough steps.",
+        )
+
+
+def _repeats_for(target_ms: float, folder: Path) -> int:
+    """How many multiplications a layer must do for a step of that length."""
+
+    def took(repeats: int) -> float:
+        worker = Worker(PLAIN, ("benchmarks.training", str(repeats), "20"), folder / f"calibration-{repeats}")
+        try:
+            return min(sum(block) / len(block) for block in (worker.block() for _ in range(3)))
+        finally:
+            worker.end()
+
+    few, many = took(1), took(9)
+    return max(1, round(1 + 8 * (target_ms * 1e6 - few) / max(many - few, 1.0)))
+
+
+def whole_models(folder: Path, extent: Extent) -> Iterator[Table]:
+    """(c): training of a CNN and inference of a ResNet-50, with their peak memory."""
+    names = (PLAIN, AGAIN, RECORDED, EVERYTHING, PROFILER)
+    for model, title, batches in (
+        ("cnn", "CNN on images of MNIST's shape, training", extent.model_batches),
+        ("resnet50", "ResNet-50, inference", max(1, extent.model_batches // 4)),
+    ):
+        with workers(names, ("benchmarks.models", model, str(batches)), folder / model) as made:
+            results = compare(
+                {name: worker.block for name, worker in made.items()}, max(4, extent.rounds // 2)
+            )
+            peaks = {name: float(worker.answer["peak"]) for name, worker in made.items()}
+        plain = results[PLAIN]
+        rows = [
+            [
+                name,
+                duration(way.typical_ns / batches),
+                ratio(way.ratio_to(plain)),
+                size(peaks[name]),
+                f"{peaks[name] / peaks[PLAIN]:.3f}",
+            ]
+            for name, way in results.items()
+        ]
+        yield Table(
+            f"(c) {title}",
+            ("", "batch", f"ratio to {PLAIN}", "peak memory", f"ratio to {PLAIN}"),
+            rows,
+            f"Blocks of {batches} batches; torch.profiler around each block, its start and stop counted.",
+        )
+
+
+def ddp(folder: Path, extent: Extent) -> Iterator[Table]:
+    """(g): two ranks with eight buckets."""
+    number = max(2, round(extent.seconds_per_way * 20 / extent.rounds))
+    names = (PLAIN, AGAIN, RECORDED, EVERYTHING)
+    with workers(names, ("benchmarks.training", "1", str(number)), folder, ranks=2) as made:
+        results = compare({name: worker.block for name, worker in made.items()}, extent.rounds)
+    yield tables.of_steps(
+        "(g) DistributedDataParallel: 2 ranks on gloo, 8 buckets of 1 MB",
+        results,
+        PLAIN,
+        f"Steps of rank 0; {extent.rounds} blocks of {number} steps of each way.",
+    )
+
+
+PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
+    "micro": lambda folder, extent: iter([micro.measure(2 * extent.rounds)]),
+    "steps": steps,
+    "models": whole_models,
+    "startup": lambda folder, extent: iter([startup.measure(folder, extent.rounds)]),
+    "memory": lambda folder, extent: iter(longrun.measure(folder, extent.long_run)),
+    "ddp": ddp,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of it: to see that it runs")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be repeated")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/costs.md as it is")
+    arguments = parser.parse_args()
+    extent = QUICK if arguments.quick else FULL
+    results = [tables.heading(" ".join(["python -m benchmarks", *sys.argv[1:]]))]
+    print(results[0], flush=True)
+    began = time.monotonic()
+    # Relays of its runs still work in the folder for some seconds.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for name in arguments.only or PARTS:
+            for table in PARTS[name](Path(folder) / name, extent):
+                results.append(table.to_markdown())
+                print(results[-1], flush=True)
+            print(f"<!-- {name} done after {time.monotonic() - began:.0f} s -->\n", flush=True)
+    if not arguments.no_write:
+        tables.write("\n".join(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
