@@ -201,7 +201,7 @@ def test_of_short_rows_some_are_timed() -> None:
 
     rows = [mark.row for mark in bench.told]
     assert 20 <= len(rows) <= 21
-    assert {later - earlier for earlier, later in pairwise(rows)} == {5}
+    assert {later - earlier for earlier, later in pairwise(rows[1:])} == {5}
     assert bench.lost == dict.fromkeys(rows, 0), "the others lack nothing"
 
 
