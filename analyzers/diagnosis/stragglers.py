@@ -151,7 +151,7 @@ def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgemen
     if late.pattern == CHANGING:
         return _changing(found, late, severity) if found.source == COLLECTIVES else None
     if late.pattern == STEADY and late.chance > CHANCE:
-        return None
+        return Judgement([], [_may_be_chance(late)])
     if found.evidence == INFERRED or late.pattern == NOW_AND_THEN:
         severity = WARNING
     finding = Finding(
@@ -164,6 +164,15 @@ def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgemen
     )
     abstained = [] if late.covered >= COVERED_SHARE else [cause_unknown(late)]
     return Judgement([finding], abstained, Verdict(RULE, severity, sentences(found, late, steps)))
+
+
+def _may_be_chance(late: Lateness) -> Abstained:
+    return Abstained(
+        RULE,
+        f"rank {late.ranks[0]} arrives last in {late.last:,} of {late.n:,} steps, which may be chance"
+        f" ({percent(late.chance)})",
+        "look at more steps",
+    )
 
 
 def _gain(late: Lateness) -> Gain:
