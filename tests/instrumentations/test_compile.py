@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -163,7 +164,8 @@ def test_a_compiled_function_that_raises_is_over(recording: Recording) -> None:
 
     with pytest.raises(LookupError) as caught:
         fails(X)
-    assert all("grademl" not in str(entry.path) for entry in caught.traceback)
+    if sys.version_info >= (3, 11):  # see `grademl_otel.tracebacks`
+        assert all("grademl" not in str(entry.path) for entry in caught.traceback)
     Net()(X)
     written = recording.finish()
     assert [written.strings[mark.z] for mark in written.phases(semconv.FORWARD)] == ["fails", "Net"]
@@ -194,9 +196,7 @@ def test_a_compilation_that_fails(recording: Recording) -> None:
 
 
 def test_what_is_compiled_before_the_run_is_its_first(recording: Recording) -> None:
-    optimized = torch._dynamo.optimize("eager")(lambda x: x + 1)
-    optimized(X)
-    assert session.recorder is None
+    torch._dynamo.optimize("eager")(lambda x: x + 1)(X)  # not a call of `torch.compile`
     Net()(X)
     written = recording.finish()
     assert compilations(written) == [("<lambda>", 0, marks.COMPILE_FRAME)]
