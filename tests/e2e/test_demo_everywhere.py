@@ -398,6 +398,7 @@ TYPES = {
     "double": {"grademl.tracer.cost_fraction"},
     "bool": {
         "grademl.recovered",
+        "grademl.compile.recompile",
         "grademl.window.last",
         "grademl.loader.persistent",
         "grademl.loader.in_order",
