@@ -38,6 +38,7 @@ _MAX_EARLY_MARKS: Final = 4096
 _SECOND: Final = 1_000_000_000
 _NEVER: Final = 1 << 63
 _MAX_DEVICES: Final = 64
+_DEVICE_KINDS: Final = frozenset(map(marks.device_kind, semconv.DEVICE_PHASES))
 
 _OUTSIDE_ROWS: Final = RUN_TRACE_PHASES | {semconv.GC, UNNAMED}
 _COMPUTE: Final = frozenset(semconv.PHASE_INDEX[name] for name in (semconv.FORWARD, semconv.BACKWARD))
@@ -279,7 +280,7 @@ class Converter:
         elif kind in _ROW_NOTES:
             if mark[4] > 0:
                 self._open_row(sequence, mark[4]).note(mark)
-        elif marks.DEVICE_BASE <= kind < marks.DEVICE_BASE + len(semconv.PHASES):
+        elif kind in _DEVICE_KINDS:
             self._take_device_phase(sequence, mark)
         elif kind == marks.ROW_DEVICE:
             self._take_row_device(mark)

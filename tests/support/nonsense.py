@@ -29,6 +29,7 @@ NONSENSE: Final[dict[str, tuple[str, ...]]] = {
     "GRADEML_RUN_ID": (*_ANYWHERE, "my run", "0" * 32, "f" * 31, "f" * 33, "-" * 32, "g" * 32, "٣" * 32),
     "GRADEML_EXIT_WAIT": (*_ANYWHERE, *_NUMBERS, "601", "2 s"),
     "GRADEML_BUDGET": (*_ANYWHERE, *_NUMBERS, "0", "0.001", "101", "1 %"),
+    "GRADEML_DEVICE_TIME": (*_ANYWHERE, "sometimes", "2", "-1"),
     "GRADEML_IN_PROCESS": (*_ANYWHERE, "perhaps", "2", "-1"),
     "GRADEML_RING_DIR": _NO_FOLDER,
     "GRADEML_RING_BYTES": (*_ANYWHERE, *_NUMBERS, "12", "65535", "1073741825", "1e6", "2.5", "2M"),
