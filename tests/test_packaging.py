@@ -29,6 +29,10 @@ ENTRY_POINT_GROUPS = (
     "opentelemetry_pre_instrument",
     "opentelemetry_post_instrument",
 )
+CAN_COMPILE = shutil.which(
+    (sysconfig.get_config_var("CC") or "cc").split()[0]
+) is not None and not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""Whether an installation gets the hot path in C."""
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +93,15 @@ def test_the_wheel_holds_every_module_and_one_import_root(
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in names if name.endswith(".py")} == expected
+    compiled = [name for name in names if "/_core." in name]
+    assert len(compiled) == CAN_COMPILE
+    assert not any(name.endswith(".c") for name in names)
 
 
 def test_the_sdist_holds_what_a_reader_needs(built: dict[str, Path]) -> None:
     with tarfile.open(built["sdist"]) as sdist:
         names = {"/".join(PurePosixPath(name).parts[1:]) for name in sdist.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE"} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "grademl_otel/ring/_core.c"} <= names
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
@@ -114,6 +121,7 @@ def test_it_runs_installed_from(
     assert [path for path in seen["files"].values() if not Path(path).is_relative_to(home)] == []
     assert set(seen["files"]) == set(packages)
     assert seen["typed"]
+    assert seen["compiled"] == CAN_COMPILE
     assert seen["entry_points"] == {
         group: sorted(project["project"]["entry-points"][group]) for group in ENTRY_POINT_GROUPS
     }
@@ -121,6 +129,23 @@ def test_it_runs_installed_from(
     command = _run([str(python.with_name("grademl")), "--help"], cwd=outside)
     assert command.returncode == 0, command.stderr
     assert "critical-path" in command.stdout
+
+
+def test_an_installation_without_a_compiler_works_without_one(source_copy: Path, tmp_path: Path) -> None:
+    build = [
+        sys.executable,
+        "setup.py",
+        "build_ext",
+        "--build-lib",
+        str(tmp_path),
+        "--build-temp",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        build, cwd=source_copy, env={**os.environ, "CC": "false"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*.so")) == []
 
 
 def test_importing_the_recording_half_imports_no_framework_and_no_analyzer(tmp_path: Path) -> None:
@@ -169,6 +194,7 @@ for group in groups:
 assert "torch" not in sys.modules
 print(json.dumps({
     "files": {name: importlib.import_module(name).__file__ for name in packages},
+    "compiled": importlib.import_module("grademl_otel.ring.core").COMPILED,
     "typed": importlib.resources.files("grademl_otel").joinpath("py.typed").is_file(),
     "entry_points": entry_points,
 }))

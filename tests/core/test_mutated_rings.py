@@ -208,9 +208,18 @@ def _put_mark(data: bytearray, offset: int, sequence: int, body: bytes) -> None:
 # --- What may come out ------------------------------------------------------------------------------------
 
 
+NAMES = {
+    *semconv.PHASES,
+    *(semconv.DEVICE_PREFIX + name for name in semconv.PHASES),
+    *marks.SCOPES,
+    semconv.STEP,
+    semconv.WINDOW,
+    UNNAMED,
+}
+
+
 def check(span: Span, latest_ns: int) -> None:
-    names = (*semconv.PHASES, *marks.SCOPES, semconv.STEP, semconv.WINDOW, UNNAMED)
-    assert span.name in names, span
+    assert span.name in NAMES, span
     assert 0 < span.trace_id < 1 << 128
     assert 0 < span.span_id < 1 << 64
     assert 0 <= span.parent_id < 1 << 64
