@@ -37,6 +37,8 @@ _START_WAIT_NS: Final = 20_000_000
 """Longest look at the first event of a device, until it is over: the clocks are tied tightly then."""
 _END_WAIT_NS: Final = 50_000_000
 """Longest look at the end of the run for what is still being done."""
+_MAX_ROWS: Final = 1024
+"""That have not ended, or are not told in full."""
 _SPIN_NS: Final = 100_000
 """Longest look without a pause: an idle device is there in some us."""
 _TIE_EVERY_NS: Final = 1_000_000_000
@@ -199,8 +201,8 @@ class DeviceTimes:
     def ended(self, lane: int, kind: int, t0: int, row: int) -> None:
         """It has ended in the row ``row``; ``t0`` is when it began."""
         if kind not in DEVICE_KINDS:
-            if kind == _SYNC:  # the program has waited for the device: never is more known of its clock
-                self.resolve()
+            if kind == _SYNC and any(self._pending.values()):
+                self.resolve()  # the program has waited for the device: never is more known of its clock
             return
         edge = self._running.pop((lane, kind), None)
         if edge is None or not self.guard.on:
@@ -215,13 +217,13 @@ class DeviceTimes:
                 event = self._take(stream)
             if event is None or number is None:
                 self._forget(edge)
-                self._rows.setdefault(row, _Row()).lost += 1
+                self._row(row).lost += 1
                 return
             until = self._clock()
             self._device.record(event, stream)
             assert edge.event is not None
             phase = _Phase(kind + _SHIFT, number, row, t0, edge.event, event, edge.issued, until)
-            self._rows.setdefault(row, _Row()).asked += 1
+            self._row(row).asked += 1
             self._pending.setdefault(stream[:2], deque()).append(phase)
         except Exception as error:
             self._stop(error)
@@ -322,6 +324,15 @@ class DeviceTimes:
             earliest, asked = asked, clock()
         pool.free += pool.timeline.tie(anchor, earliest, clock())
 
+    def _row(self, serial: int) -> _Row:
+        """What is known of a row; of one that never comes to be nothing is kept for long."""
+        row = self._rows.get(serial)
+        if row is None:
+            row = self._rows[serial] = _Row()
+            if len(self._rows) > _MAX_ROWS:
+                self._close(next(iter(self._rows)))
+        return row
+
     def _lane(self, stream: Stream) -> int | None:
         """The lane of a stream; None where there are too many."""
         number = self._lanes.get(stream[:2])
@@ -347,7 +358,9 @@ class DeviceTimes:
         pool.free += free
         t0 = max(t0, 0)
         self._book.write(phase.kind, phase.lane, t0, max(t0, t1), phase.row, -1, phase.host_start)
-        row = self._rows[phase.row]
+        row = self._rows.get(phase.row)
+        if row is None:
+            return
         row.told += 1
         if row.closed and not row.pending:
             self._close(phase.row)

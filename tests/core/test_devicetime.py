@@ -319,6 +319,17 @@ def test_phases_that_never_end_give_their_events_back() -> None:
     assert set(bench.lost.values()) == {0}
 
 
+def test_rows_that_never_come_to_be() -> None:
+    bench = Bench()
+    for row in range(1, 5000):
+        bench.phase(FORWARD, row, US)
+        bench.times.resolve()
+    bench.cuda.synchronize()
+
+    assert len(bench.times._rows) <= 1024
+    assert not bench.close(4999)
+
+
 def test_more_streams_than_have_a_lane() -> None:
     bench = Bench(events=512)
     for number in range(100):
