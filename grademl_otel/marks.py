@@ -260,7 +260,7 @@ class RunInfo:
         return cls(**values)
 
 
-# --- Accumulators: cumulative totals in the ring's header, written once per row ----------------------------
+# --- Accumulators: cumulative totals in the ring's header ---------------------------------------------------
 # They survive lost marks and a restarted relay. All int64.
 ACC_STEPS: Final = 0
 ACC_EVAL_STEPS: Final = 1
