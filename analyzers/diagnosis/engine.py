@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from grademl_otel.analyzers.diagnosis import communication, compute, loader, stragglers
+from grademl_otel.analyzers.diagnosis import communication, compilation, compute, loader, stragglers
 from grademl_otel.analyzers.diagnosis.facts import StepFacts, recorded_in_part, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
     CONFIDENT_STEPS,
@@ -29,6 +29,7 @@ RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (
     loader.judge,
     communication.judge,
     compute.judge,
+    compilation.judge,
 )
 """Of equally grave findings that of the first rule leads: a slow loader of one rank holds up all of them."""
 _MAINLY: Final = 0.5
