@@ -18,6 +18,7 @@ from types import MethodType, ModuleType
 from typing import Any, Final
 
 import torch
+from torch._guards import TracingContext
 from torch.compiler import is_compiling
 from torch.utils._device import DeviceContext
 
@@ -86,25 +87,32 @@ def hook_tensors(patches: Patches, on_host: OnHost = _on_host) -> None:
     patches.work_at(levels.level)
 
 
+_Tensor: Final = torch.Tensor
+_trace: Final = TracingContext.try_get
+
+
 class _Hooked:
-    """A method that is ``wrapper`` for an instance, and ``original`` for who asks the class."""
+    """A method that is ``wrapper`` for a plain tensor; ``original`` for who asks the class, for tensors of
+    subclasses, and for Dynamo, which looks while it traces what a method is.
+    """
 
     def __init__(self, original: Any, wrapper: Callable[..., Any]) -> None:
         self._original = original
         self._wrapper = wrapper
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self._original if instance is None else MethodType(self._wrapper, instance)
+        if type(instance) is _Tensor and _trace() is None:
+            return MethodType(self._wrapper, instance)
+        return self._original if instance is None else self._original.__get__(instance, owner)
 
 
-_Tensor: Final = torch.Tensor
 _modes: Final = torch._C._len_torch_function_stack
 _mode: Final = torch._C._get_function_stack_at
 
 
-def _left_alone(tensor: Any) -> bool:
-    """Whether a look at ``tensor`` would be seen by the program."""
-    if type(tensor) is not _Tensor or is_compiling():
+def _left_alone() -> bool:
+    """Whether a look at the device of a tensor would be seen by the program."""
+    if is_compiling():
         return True
     return _modes() > 0 and not (_modes() == 1 and type(_mode(0)) is DeviceContext)
 
@@ -116,7 +124,7 @@ def _read(original: Any, phase: InnerPhase, on_host: OnHost) -> Callable[..., An
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         running = None
         try:
-            if not _left_alone(self) and not on_host(self):
+            if not _left_alone() and not on_host(self):
                 running = phase.begin()
             if running is None:
                 return original(self, *args, **kwargs)
@@ -142,7 +150,7 @@ def _move(original: Any, on_host: OnHost) -> Callable[..., Any]:
         except BaseException as error:
             leave_out_this_frame(error)
             raise
-        if result is not self and not _left_alone(self):
+        if result is not self and not _left_alone():
             here, there = on_host(self), on_host(result)
             if here != there:
                 # To the host it is a wait for what is still to be computed.
