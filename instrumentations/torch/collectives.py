@@ -174,7 +174,7 @@ class _OfGroup:
         try:
             method = works.here.method
             blocking = not arguments.async_op if method is None else method.blocking
-            operations.issued(call, group, blocking, arguments.work)
+            operations.issued(call, group, method, blocking, arguments.work)
         except Exception as error:
             self._guard.failed(error)
 

@@ -42,6 +42,13 @@ _METHODS: Final = {
     "reduce_scatter_tensor_coalesced": (operations.REDUCE_SCATTER, 1),
     "alltoall_base": (operations.ALL_TO_ALL, 1),
     "alltoall": (operations.ALL_TO_ALL, 1),
+    "all_gather_single": (operations.ALL_GATHER, 0),
+    "all_gather_single_coalesced": (operations.ALL_GATHER, 0),
+    "gather_single": (operations.GATHER, 1),
+    "gather_into_tensor": (operations.GATHER, 1),
+    "reduce_scatter_single": (operations.REDUCE_SCATTER, 1),
+    "reduce_scatter_single_coalesced": (operations.REDUCE_SCATTER, 1),
+    "all_to_all_single": (operations.ALL_TO_ALL, 1),
     "barrier": (operations.BARRIER, 0),
     "send": (operations.SEND, 0),
     "recv": (operations.RECV, 0),
@@ -83,8 +90,9 @@ def _wrap(
             here.method = None
             leave_out_this_frame(error)
             raise
-        if guard.on:
-            _returned(self, call, work)
+        known, here.method = here.method, None
+        if known is not None and guard.on:
+            _returned(self, call, known, work)
         return work
 
     def _begin(group: Any, args: Any, kwargs: Any) -> Call | None:
@@ -103,11 +111,10 @@ def _wrap(
             guard.failed(error)
             return None
 
-    def _returned(group: Any, call: Call | None, work: Any) -> None:
+    def _returned(group: Any, call: Call | None, known: works.Method, work: Any) -> None:
         try:
-            if call is not None and here.method is not None:
-                operations.issued(call, group_of(group), here.method.blocking, work)
-            here.method = None
+            if call is not None:
+                operations.issued(call, group_of(group), known, known.blocking, work)
             works.returned(work)
         except Exception as error:
             guard.failed(error)
@@ -164,7 +171,8 @@ def _enter(process_group: Any, guard: Guard) -> works.Waiting | None:
         return None
     try:
         group = group_of(process_group)
-        operations.issued(operations.begin(operations.MONITORED_BARRIER, (), group, -1), group, True, None)
+        call = operations.begin(operations.MONITORED_BARRIER, (), group, -1)
+        operations.issued(call, group, None, True, None)
         return works.begin_wait(None, guard) if works.here.blocking is not None else None
     except Exception as error:
         guard.failed(error)

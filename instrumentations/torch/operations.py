@@ -87,12 +87,13 @@ def begin(operation: Operation, tensors: Sequence[torch.Tensor], group: Group, p
     return Call(recorder, operation, t0, size, host, peer)
 
 
-def issued(call: Call, group: Group, blocking: bool, work: Any) -> None:
-    """It was issued; its ``work`` is under way, and the thread about to wait for it if ``blocking``."""
+def issued(call: Call, group: Group, method: works.Method | None, blocking: bool, work: Any) -> None:
+    """It was issued, by ``method`` if that is wrapped; its ``work`` is under way, the thread about to wait
+    for it if ``blocking``.
+    """
     t1 = perf_counter_ns()
     recorder, operation, t0, size, host, peer = call
     here = works.here
-    method = here.method
     sender = None
     if not operation.between:
         text, number = group.text, group.count()
