@@ -48,10 +48,8 @@ lint: $(VENV)/.dev ## lint, check the format, check the types
 	cd $(TYPECHECK) && "$(CURDIR)/$(RUN)" -m mypy --config-file "$(CURDIR)/pyproject.toml" \
 	  "$(CURDIR)/tools" "$(CURDIR)/benchmarks"
 
-bench: $(VENV)/.dev $(VENV)/.torch ## measure what recording costs, against plain runs and OpenTelemetry's SDK
-	$(RUN) benchmarks/mark_cost.py
-	$(RUN) benchmarks/step_overhead.py
-	$(RUN) benchmarks/exit_cost.py
+bench: $(VENV)/.dev $(VENV)/.torch ## measure what recording costs, beside the alternatives; writes docs/costs.md
+	$(RUN) -m benchmarks $(ARGS)
 
 clean: ## remove what was made here, but no recorded runs
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

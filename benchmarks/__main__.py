@@ -52,7 +52,7 @@ def steps(folder: Path, extent: Extent) -> Iterator[Table]:
             f"(b) Training steps of about {target:g} ms",
             results,
             PLAIN,
-            f"{extent.rounds} blocks of {number} steps of each way. p99 and p99.9 where there are enough steps.",
+            f"{extent.rounds} blocks of {number} steps of each way; a tail is given where there are steps in it.",
         )
 
 
@@ -77,10 +77,9 @@ def whole_models(folder: Path, extent: Extent) -> Iterator[Table]:
         ("cnn", "CNN on images of MNIST's shape, training", extent.model_batches),
         ("resnet50", "ResNet-50, inference", max(1, extent.model_batches // 4)),
     ):
+        rounds = max(4, extent.rounds // 2)
         with workers(names, ("benchmarks.models", model, str(batches)), folder / model) as made:
-            results = compare(
-                {name: worker.block for name, worker in made.items()}, max(4, extent.rounds // 2)
-            )
+            results = compare({name: worker.block for name, worker in made.items()}, rounds)
             peaks = {name: float(worker.answer["peak"]) for name, worker in made.items()}
         plain = results[PLAIN]
         rows = [

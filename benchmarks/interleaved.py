@@ -58,7 +58,10 @@ class Compared:
 
 
 def compare(ways: Mapping[str, Callable[[], list[float]]], rounds: int) -> dict[str, Compared]:
-    """Run each of `ways` once a round; a way returns the ns of each of its units. The first round warms up."""
+    """Run each of `ways` once a round; a way returns the ns of each of its units.
+
+    The first round warms up.
+    """
     times: dict[str, list[list[float]]] = {name: [] for name in ways}
     order = list(ways)
     for number in range(rounds + 1):

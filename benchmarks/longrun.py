@@ -28,9 +28,8 @@ def measure(folder: Path, steps: int) -> list[Table]:
     for way in (PLAIN, EVERYTHING):
         rings = folder / way.replace(" ", "-") / "rings"
         rings.mkdir(parents=True, exist_ok=True)
-        worker = Worker(
-            way, ("benchmarks.longrun", str(warmup)), rings.parent, settings={"GRADEML_RING_DIR": str(rings)}
-        )
+        settings = {"GRADEML_RING_DIR": str(rings)}
+        worker = Worker(way, ("benchmarks.longrun", str(warmup)), rings.parent, settings=settings)
         try:
             pid = worker.processes[0].pid
             _blocks(worker, 1)
@@ -46,14 +45,8 @@ def measure(folder: Path, steps: int) -> list[Table]:
             if relay:
                 taken = _cpu_s(relay) - cpu
                 sent = max(_spans(rings.parent) - spans, 1)
-                work.append(
-                    [
-                        duration(step_ns),
-                        duration(taken * 1e9 / steps),
-                        f"{sent:,}",
-                        duration(taken * 1e9 / sent),
-                    ]
-                )
+                of_step, of_span = duration(taken * 1e9 / steps), duration(taken * 1e9 / sent)
+                work.append([duration(step_ns), of_step, f"{sent:,}", of_span])
         finally:
             worker.end()
     return [
@@ -67,8 +60,8 @@ def measure(folder: Path, steps: int) -> list[Table]:
             f"(f) CPU time of the relay over {steps:,} steps",
             ("step", "relay, per step", "spans sent", "relay, per span"),
             work,
-            "It reads every mark; few steps become spans. So the time per span holds that of all steps that became a row "
-            "of a table only.",
+            "It reads every mark; few steps become spans. So the time per span holds that of all steps that became "
+            "a row of a table only.",
         ),
     ]
 

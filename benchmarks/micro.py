@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single marks and phases, beside a span of OpenTelemetry's SDK, and the manual API where nothing is installed.
+"""Single marks and phases, beside a span of OpenTelemetry's SDK; phases of the program's own, installed or not.
 
 The span's batch processor is emptied by an exporter that throws everything away: encoding and sending, which
 come on top, are not in its figure. A mark has neither in this process. All of it runs hot: inside a training
@@ -18,11 +18,13 @@ from benchmarks.tables import Table, duration, ratio
 from benchmarks.ways import SDK, around
 from grademl_otel import manual, marks, semconv
 from grademl_otel.config import Settings
+from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 from grademl_otel.ring.core import COMPILED
 from grademl_otel.ring.writer import RingWriter
 
 _CALLS = 2_000
+_INSTALLED = 'with grademl_otel.phase("tokenize"), recorded'
 _FORWARD = marks.phase_kind(semconv.FORWARD)
 
 
@@ -37,6 +39,8 @@ def measure(rounds: int) -> Table:
     recorder = Recorder(ring, _Keeper(), count(2))
     recorder.measuring = False
     machine, lane = recorder.here(), ring.intern("main")
+    machine.optimizer_made(1)  # else each forward is an evaluation, and a step
+    session.recorder = recorder
     phase, began, ended = recorder.phase, recorder.began, recorder.ended
     span = around(SDK)
     tokenize = manual.phase("tokenize")
@@ -85,7 +89,9 @@ def measure(rounds: int) -> Table:
         "with grademl_otel.step(), nothing installed": unused_step,
         "the same with an object that is kept": unused_object,
     }
-    results = compare({name: _per_call(call) for name, call in {"": _empty, **ways}.items()}, rounds)
+    calls = {name: _per_call(call) for name, call in {"": _empty, **ways}.items()}
+    results = compare({**calls, _INSTALLED: _installed(_per_call(unused_phase))}, rounds)
+    session.recorder = None
     ring.close(unlink=True)
     empty = results.pop("").typical_ns
     base = results["a mark, its phase shown while it runs"]
@@ -99,6 +105,17 @@ def measure(rounds: int) -> Table:
         rows,
         f"Hot loops; {core}. The call of an empty function is taken off.",
     )
+
+
+def _installed(way: Callable[[], list[float]]) -> Callable[[], list[float]]:
+    def installed() -> list[float]:
+        manual.switch(True)
+        try:
+            return way()
+        finally:
+            manual.switch(False)
+
+    return installed
 
 
 def _empty() -> None:

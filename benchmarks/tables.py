@@ -111,7 +111,7 @@ def _processor() -> str:
 
 
 def write(results: str, page: Path = PAGE) -> None:
-    """Put ``results`` between the markers of ``page``; raises ValueError where they are not there once each."""
+    """Put ``results`` between the markers of ``page``; raises ValueError where it has not one of each."""
     text = page.read_text("utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise ValueError(f"{page} needs one line {BEGIN} and after it one line {END}")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that trains: a loader, a model of 8 layers, SGD, one number read per step.
+"""A worker that trains: a loader, a model of 2 layers, SGD, one number read per step.
 
     python -m benchmarks.training REPEATS STEPS WAY
 
 ``REPEATS`` multiplications per layer set the length of a step; the phases and module calls stay the same.
-With WORLD_SIZE in the environment it is one rank of a DDP training with a bucket for each layer.
+With WORLD_SIZE in the environment it is one rank of a DDP training of 8 layers, with a bucket for each.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from benchmarks.ways import around, serve
 
 _WIDTH = 64
 _DDP_WIDTH = 512
-_BATCH = 16
-_LAYERS = 8
+_BATCH = 8
+_LAYERS = 2
+_DDP_LAYERS = 8
 
 
 class Layer(nn.Module):
@@ -45,8 +46,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     distributed = "WORLD_SIZE" in os.environ
-    width = _DDP_WIDTH if distributed else _WIDTH
-    net: nn.Module = nn.Sequential(*(Layer(width, repeats) for _ in range(_LAYERS)))
+    width, layers = (_DDP_WIDTH, _DDP_LAYERS) if distributed else (_WIDTH, _LAYERS)
+    net: nn.Module = nn.Sequential(*(Layer(width, repeats) for _ in range(layers)))
     if distributed:
         torch.distributed.init_process_group("gloo")
         # A layer's gradients are 1 MB: a bucket each.

@@ -42,7 +42,7 @@ def command(way: str, *arguments: str) -> list[str]:
 
 
 class Worker:
-    """One process or several (ranks) of a module of this package, which answer a block for each line they get."""
+    """One process of a module of this package, or several (ranks), which run a block when told to."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Worker:
         arguments: Sequence[str],
         folder: Path,
         ranks: int = 1,
-        settings: Mapping[str, str] = {},
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        environ = {**environment(folder, way), **settings}
+        environ = {**environment(folder, way), **(settings or {})}
         if ranks > 1:
             environ |= {
                 "MASTER_ADDR": "127.0.0.1",
@@ -63,18 +63,20 @@ class Worker:
         self.answer: dict[str, Any] = {}
         """The last one of the first process."""
         self._way = way
-        self.processes = [
-            subprocess.Popen(
-                command(way, "-m", *arguments, way),
-                env=environ | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
-                cwd=folder,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if rank else None,
-            )
-            for rank in range(ranks)
-        ]
+        self._log = folder / "stderr"
+        with self._log.open("w") as log:
+            self.processes = [
+                subprocess.Popen(
+                    command(way, "-m", *arguments, way),
+                    env=environ | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
+                    cwd=folder,
+                    text=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
+                for rank in range(ranks)
+            ]
 
     def block(self) -> list[float]:
         """Have one block run; return the ns of each of its steps. Raises RuntimeError when it died."""
@@ -87,7 +89,7 @@ class Worker:
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError(f"the process {self._way!r} of {process.args!r} has died")
+                raise RuntimeError(f"{self._way!r} has died:\n{self._log.read_text()[-2000:]}")
             answers.append(json.loads(line))
         self.answer = answers[0]
         return list(map(float, self.answer["ns"]))

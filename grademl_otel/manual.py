@@ -303,7 +303,7 @@ def step(kind: Any = _TRAIN, samples: Any = None) -> Any:
     ``samples`` how many it uses. Without it samples are counted as always, where a loader gives them out.
     """
     try:
-        return _steps[kind, samples]
+        return _steps[kind] if samples is None else _steps[kind, samples]
     except Exception:
         return _step(kind, samples)
 
@@ -320,7 +320,7 @@ def _step(kind: Any, samples: Any) -> Any:
     made = Step(_EVALUATE if kind == _EVALUATE else _TRAIN, count)
     if type(kind) is str and len(_steps) < _MOST_KEPT:
         try:
-            return _steps.setdefault((kind, samples), made)
+            return _steps.setdefault(kind if samples is None else (kind, samples), made)
         except Exception:
             pass  # no key: an array of one element, as it may be
     return made
