@@ -52,7 +52,7 @@ def steps(folder: Path, extent: Extent) -> Iterator[Table]:
             f"(b) Training steps of about {target:g} ms",
             results,
             PLAIN,
-            f"{extent.rounds} blocks of {number} steps of each way; a tail is given where there are steps in it.",
+            f"{extent.rounds} blocks of {number} steps of each way. A tail without steps has no figure.",
         )
 
 

@@ -60,8 +60,8 @@ def measure(folder: Path, steps: int) -> list[Table]:
             f"(f) CPU time of the relay over {steps:,} steps",
             ("step", "relay, per step", "spans sent", "relay, per span"),
             work,
-            "It reads every mark; few steps become spans. So the time per span holds that of all steps that became "
-            "a row of a table only.",
+            "It reads every mark; few steps become spans. So the time per span holds that of all steps that are "
+            "only a row of a table.",
         ),
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single marks and phases, beside a span of OpenTelemetry's SDK; phases of the program's own, installed or not.
+"""Single marks and phases, beside a span of OpenTelemetry's SDK; the program's own phases, installed or not.
 
 The span's batch processor is emptied by an exporter that throws everything away: encoding and sending, which
 come on top, are not in its figure. A mark has neither in this process. All of it runs hot: inside a training

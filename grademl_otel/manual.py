@@ -182,9 +182,11 @@ class Phase(_Block):
             if around.name == name and around.task is use.task:
                 return  # recursion: its time is that of the outermost
         kind, use.text = recorder.vocabulary.kind_of(name)
-        if not recorder.measures(kind):
-            return
-        use.name, use.kind, use.seen = name, kind, recorder.vocabulary.seen(kind)
+        if not use.text:
+            if not recorder.measures(kind):
+                return
+            use.seen = recorder.vocabulary.seen(kind)
+        use.name, use.kind = name, kind
         machine.named.append(use)
         recorder.began(machine.lane, kind, use.t0)
 
