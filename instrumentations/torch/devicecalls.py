@@ -78,11 +78,11 @@ def hook_tensors(patches: Patches, on_host: OnHost = _on_host) -> None:
     reads = InnerPhase("device.sync", SYNC)
     for name in _READS:
         original = getattr(torch.Tensor, name)
-        patches.replace(torch.Tensor, name, _Hooked(original, _read(original, reads, on_host)), ROOTS)
+        patches.replace(torch.Tensor, name, _Hooked(original, reads.around(original), on_host), ROOTS)
     for name in _MOVES:
         original = getattr(torch.Tensor, name, None)
         if original is not None:
-            patches.replace(torch.Tensor, name, _Hooked(original, _move(original, on_host)), ROOTS)
+            patches.replace(torch.Tensor, name, _Hooked(original, _move(original, on_host), None), ROOTS)
     patches.replace(torch.nn.Module, "_apply", _wrap_apply(torch.nn.Module._apply), ROOTS)
     patches.work_at(levels.level)
 
@@ -93,16 +93,20 @@ _trace: Final = TracingContext.try_get
 
 class _Hooked:
     """A method that is ``wrapper`` for a plain tensor; ``original`` for who asks the class, for tensors of
-    subclasses, and for Dynamo, which looks while it traces what a method is.
+    subclasses, for those that are ``on_host`` if that is asked, and for Dynamo, which looks while it traces
+    what a method is.
     """
 
-    def __init__(self, original: Any, wrapper: Callable[..., Any]) -> None:
+    def __init__(self, original: Any, wrapper: Callable[..., Any], on_host: OnHost | None) -> None:
         self._original = original
         self._wrapper = wrapper
+        self._on_host = on_host
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if type(instance) is _Tensor and _trace() is None:
-            return MethodType(self._wrapper, instance)
+        if type(instance) is _Tensor and not _left_alone():
+            on_host = self._on_host
+            if on_host is None or not on_host(instance):
+                return MethodType(self._wrapper, instance)
         return self._original if instance is None else self._original.__get__(instance, owner)
 
 
@@ -111,34 +115,10 @@ _mode: Final = torch._C._get_function_stack_at
 
 
 def _left_alone() -> bool:
-    """Whether a look at the device of a tensor would be seen by the program."""
-    if is_compiling():
+    """Whether a look at the device of a tensor would be seen: by a mode of the program's, or by Dynamo."""
+    if _trace() is not None:
         return True
     return _modes() > 0 and not (_modes() == 1 and type(_mode(0)) is DeviceContext)
-
-
-def _read(original: Any, phase: InnerPhase, on_host: OnHost) -> Callable[..., Any]:
-    inside = phase.inside
-
-    @pass_over
-    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        running = None
-        try:
-            if not _left_alone() and not on_host(self):
-                running = phase.begin()
-            if running is None:
-                return original(self, *args, **kwargs)
-            inside.call = True
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            leave_out_this_frame(error)
-            raise
-        finally:
-            if running is not None:
-                inside.call = False
-                phase.end(running)
-
-    return read
 
 
 def _move(original: Any, on_host: OnHost) -> Callable[..., Any]:
@@ -150,7 +130,7 @@ def _move(original: Any, on_host: OnHost) -> Callable[..., Any]:
         except BaseException as error:
             leave_out_this_frame(error)
             raise
-        if result is not self and not _left_alone():
+        if result is not self:
             here, there = on_host(self), on_host(result)
             if here != there:
                 # To the host it is a wait for what is still to be computed.
