@@ -81,7 +81,8 @@ def _again(again: list[Scope], ranks: list[int], wall: int) -> Judgement:
     ]
     if function:
         why = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-        lines.append(f"{percent(times / len(again))} of these are of {function}{why}.")
+        part = "All" if times == len(again) else percent(times / len(again))
+        lines.append(f"{part} of it is of {function}{why}.")
     return Judgement([finding], [], Verdict(AGAIN, severity, lines))
 
 

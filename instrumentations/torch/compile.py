@@ -32,6 +32,7 @@ _LONGEST_REASON: Final = 200
 _MAX_REASONS: Final = 256
 """Different reasons that are told of a process: each is kept in the ring as long as that lives."""
 _MAX_FRAMES: Final = 1024
+_STAND_IN_FILE: Final = "external_utils.py"
 _NOTHING_TO_COMPILE: Final = "SkipFrame"
 _EXPLAINS: Final = ("get_and_maybe_log_recompilation_reasons", "get_and_maybe_log_recompilation_reason")
 """What tells why a function is compiled again, by its names in torch, the latest first."""
@@ -101,10 +102,10 @@ def _wrap_explanation(original: Callable[..., Any], compilations: _Compilations)
 def _wrap_callbacks(original: Callable[..., Any], ours: Callable[..., None]) -> Callable[..., Any]:
     @pass_over
     @wraps(original)
-    def run_callbacks(self: Any, *args: Any) -> Any:
+    def run_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             ours(*args)
-            return original(self, *args)
+            return original(self, *args, **kwargs)
         except BaseException as error:
             leave_out_this_frame(error)
             raise
@@ -227,10 +228,24 @@ def _parse(compile_id: str) -> tuple[int, int]:
 
 def _name_of(code: CodeType, args: tuple[Any, ...]) -> str:
     """The name of the function, a method's with its class; ``args`` begin with its globals and locals."""
+    scope = args[1] if len(args) > 1 and isinstance(args[1], dict) else {}
     name: str = getattr(code, "co_qualname", "")
-    if not name:  # Python 3.10
-        scope = args[1] if len(args) > 1 and isinstance(args[1], dict) else {}
+    if code.co_name == "inner" and code.co_filename.endswith(_STAND_IN_FILE):
+        name = _name_behind(code, scope, args)
+    elif not name:  # Python 3.10
         first = scope.get(code.co_varnames[0]) if code.co_argcount else None
         method = isinstance(first, sys.modules["torch"].nn.Module)
         name = f"{type(first).__name__}.{code.co_name}" if method else code.co_name
     return name.rpartition("<locals>.")[2][:_LONGEST_NAME]
+
+
+def _name_behind(code: CodeType, scope: dict[str, Any], args: tuple[Any, ...]) -> str:
+    """The name of what Dynamo has put a function of its own around: a module of torch's, a builtin."""
+    function = scope.get("fn")
+    closure = args[3] if len(args) > 3 else None
+    if function is None and isinstance(closure, tuple) and "fn" in code.co_freevars:
+        function = closure[code.co_freevars.index("fn")].cell_contents
+    owner = getattr(function, "__self__", function)
+    if isinstance(owner, sys.modules["torch"].nn.Module):
+        return f"{type(owner).__name__}.forward"
+    return str(getattr(function, "__qualname__", code.co_name))

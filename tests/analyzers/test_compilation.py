@@ -64,7 +64,7 @@ def test_what_is_compiled_again_for_other_shapes(took: int, severity: str) -> No
     assert found.verdict is not None
     first, second = found.verdict.lines
     assert "10 times" in first
-    assert second == "100 % of these are of Net.forward (tensor 'x' size mismatch at index 0)."
+    assert second == "All of it is of Net.forward (tensor 'x' size mismatch at index 0)."
 
 
 def test_for_other_reasons_dynamo_is_asked() -> None:

@@ -85,6 +85,11 @@ def test_a_module_is_compiled_in_the_forward_of_the_step_that_needs_it(
     assert [written.strings[mark.z] for mark in forwards] == ["Net"] * 3
 
 
+def test_a_module_of_torchs_own_is_called_by_its_name(recording: Recording) -> None:
+    torch.compile(nn.Sequential(nn.Linear(4, 2)), backend="eager")(X)
+    assert compilations(recording.finish()) == [("Sequential.forward", 0, marks.COMPILE_FRAME)]
+
+
 def test_a_compiled_function_is_a_forward(recording: Recording) -> None:
     net = Net()
 
