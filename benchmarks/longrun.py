@@ -60,8 +60,8 @@ def measure(folder: Path, steps: int) -> list[Table]:
             f"(f) CPU time of the relay over {steps:,} steps",
             ("step", "relay, per step", "spans sent", "relay, per span"),
             work,
-            "It reads every mark; few steps become spans. So the time per span holds that of all steps that are "
-            "only a row of a table.",
+            "It reads every mark; few steps become spans. So the time per span holds that of all steps that "
+            "are only a row of a table.",
         ),
     ]
 
@@ -79,7 +79,9 @@ def _relay(rings: Path) -> int | None:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(rings).encode() in words and any(word.endswith(b"relay/__main__.py") for word in words):
+        if any(word.startswith(bytes(rings)) for word in words) and any(
+            word.endswith(b"relay/__main__.py") for word in words
+        ):
             return int(entry.name)
     return None
 

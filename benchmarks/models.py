@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.ways import serve
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(nn.Module):  # type: ignore[misc]
     """1x1, 3x3, 1x1 convolutions with a shortcut."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:

@@ -27,7 +27,7 @@ _LAYERS = 2
 _DDP_LAYERS = 8
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     """A linear layer whose forward and backward take ``repeats`` times as long."""
 
     def __init__(self, width: int, repeats: int) -> None:

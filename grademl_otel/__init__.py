@@ -20,14 +20,13 @@ __all__ = ["__version__", "instrument", "phase", "run", "step", "uninstrument"]
 
 def __getattr__(name: str) -> Any:
     # Every Python process of an instrumented program imports this package; few need blocks.
-    if name == "run":
-        from grademl_otel import blocks as module
-    elif name in ("phase", "step"):
-        from grademl_otel import manual as module
-    else:
+    if name not in ("phase", "run", "step"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(module, name)  # found at once from now on
-    return value
+    from grademl_otel import blocks, manual
+
+    # Found at once from now on.
+    globals().update(phase=manual.phase, run=blocks.run, step=manual.step)
+    return globals()[name]
 
 
 def instrument() -> None:

@@ -12,8 +12,6 @@ Python function would take longer than all the rest.
 from __future__ import annotations
 
 import sys
-from asyncio import _get_running_loop as running_loop
-from asyncio import current_task
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import TracebackType
@@ -69,7 +67,9 @@ class _Use:
 
 
 def _task() -> object:
-    return None if running_loop() is None else current_task()
+    """The task that runs in this thread; None where there is none, or no asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 class _Block:
@@ -135,9 +135,13 @@ class _Block:
         uses.remove(use)
         return use
 
-    __enter__: Callable[[], None] = [].clear
-    __exit__: Callable[..., Any] = "".format
-    """Both as long as nothing is installed, see `switch`."""
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+        def __exit__(self, *exception: object) -> None: ...
+    else:  # as long as nothing is installed, see `switch`
+        __enter__ = [].clear
+        __exit__ = "".format
 
     async def __aenter__(self) -> None:
         self.__enter__()

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from grademl_otel import semconv
 from grademl_otel.loops import ACTIVE, CLOSED, JOINED, PENDING, LoaderFacts, Pass, Row
@@ -138,6 +138,12 @@ class StepMachine:
     ``serials`` numbers the scopes of the process. All methods expect times that do not go back.
     """
 
+    __slots__ = (  # what is touched in each step, side by side; the rest may be anywhere
+        "__dict__", "__weakref__", "_bottom", "_coming_at", "_gone", "_in_optimizer", "_inner", "_last_event",
+        "_optimizers", "_released", "_reserved", "_said", "_shown", "_sink", "_stack", "_totals", "_used",
+        "backwards", "in_backward", "lane", "last_optimizer", "optimizer_steps", "waiting",
+    )  # fmt: skip
+
     def __init__(self, sink: Sink, totals: Totals, serials: count[int], lane: int) -> None:
         self.lane = lane
         self.waiting = False
@@ -182,7 +188,7 @@ class StepMachine:
         """Starts of the inner phases that run, the innermost last."""
         self._said: Said | None = None
         """The step that the program says it is in."""
-        self.named: list[object] = []
+        self.named: list[Any] = []
         """Phases that the program named and that run, the innermost last; see `manual`."""
 
     # --- Loaders ---------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence
+from array import array
+from collections.abc import Callable
 from typing import Final
 
 from grademl_otel import marks, semconv
@@ -23,7 +24,7 @@ _COUNTS: Final = marks.ACC_PHASE_COUNT - marks.PHASE_BASE
 class Vocabulary:
     """The names of one run. ``totals`` are its accumulators, ``intern`` gives a text its id in the ring."""
 
-    def __init__(self, totals: MutableSequence[int], intern: Callable[[str], int]) -> None:
+    def __init__(self, totals: memoryview[int] | array[int], intern: Callable[[str], int]) -> None:
         self._totals = totals
         self._intern = intern
         self._known: dict[str, tuple[int, int]] = {}
