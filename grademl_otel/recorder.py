@@ -124,9 +124,18 @@ def _started_by_python() -> bool:
 class Recorder:
     """Writes the marks of this process; see the module's text.
 
+    What hooks touch in each step lies in slots, side by side; the rest may be anywhere.
+
     ``scopes`` numbers the scopes of the process; the run's own scope has been taken from it. ``forked`` is
     called in a child that forked without Python's knowledge, where nothing may be written any more.
     """
+
+    __slots__ = (
+        "__dict__", "__weakref__", "_boundary", "_cost", "_keeper", "_learning_until", "_level_since",
+        "_mine", "_rows", "_ticked", "_typical_cost", "_write_row", "backward_owner", "began", "context",
+        "device", "ended", "forward_owner", "idle_at", "idle_ns", "ids", "level", "measuring", "phase", "pid",
+        "text", "totals", "unnamed",
+    )  # fmt: skip
 
     def __init__(
         self, writer: Writer, keeper: Keeper, scopes: count[int], forked: Callable[[], None] = lambda: None
@@ -412,9 +421,14 @@ class Recorder:
             issued, over = self._beside.pop(serial, _NONE_BESIDE)
             if over < issued:
                 self._write(marks.ROW_BESIDE, lane, t1, t1, serial, issued, 0, 0)
-        cost = self._cost_of_row(t1 - t0 if kind == TRAIN else 0)
+        cost = self._cost_of_row(t1 - t0 if kind == TRAIN else 0) if self.measuring else self._typical_cost
         self._write_row(serial, lane, t0, t1, step, flags, micro, pass_, samples, cost)
-        self._look_up(t1)
+        age = self._rows - self._level_since
+        self.measuring = age < MEASURED_FIRST or age % MEASURE_EVERY == 1 or age in _MEASURED_LATER
+        if t1 - self._ticked > _TICK_NS or self.unnamed:
+            self._look_up(t1)
+        else:
+            self.idle_at = t1 + self.idle_ns
         if kind == TRAIN and step + 1 >= self._boundary:
             self._window_ends(step + 1, t1)
         elif self._learning_until and self._rows >= self._learning_until:
@@ -423,16 +437,12 @@ class Recorder:
 
     def _cost_of_row(self, step: int) -> int:
         """What the row cost that is over; ``step`` is its length, 0 if it was no training step."""
-        cost = self._typical_cost
-        if self.measuring:
-            cost, self._cost = self._cost, 0
-            if self._rows > 1:  # the first row pays for start-up, and is like no other
-                self._measured.append(cost)
-                if step:
-                    self.governor.sample(cost, step)
-                self._typical_cost = median_low(self._measured)
-        age = self._rows - self._level_since
-        self.measuring = age < MEASURED_FIRST or age in _MEASURED_LATER or age % MEASURE_EVERY == 1
+        cost, self._cost = self._cost, 0
+        if self._rows > 1:  # the first row pays for start-up, and is like no other
+            self._measured.append(cost)
+            if step:
+                self.governor.sample(cost, step)
+            self._typical_cost = median_low(self._measured)
         return cost
 
     def _look_up(self, now: int) -> None:
