@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grademl_otel.analyzers.api import critical_path, dependency_graph, report, runs
+    from grademl_otel.analyzers.api import critical_path, dependency_graph, ranks, report, runs
     from grademl_otel.analyzers.errors import GrademlError
     from grademl_otel.analyzers.reporting.document import to_dict
     from grademl_otel.analyzers.reporting.text import render
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "critical_path": "api",
     "dependency_graph": "api",
+    "ranks": "api",
     "report": "api",
     "runs": "api",
     "GrademlError": "errors",
@@ -29,6 +30,7 @@ __all__ = [
     "StepRange",
     "critical_path",
     "dependency_graph",
+    "ranks",
     "render",
     "report",
     "runs",

@@ -14,11 +14,12 @@ from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
+    RanksDocument,
     ReportDocument,
     RunEntry,
     RunsDocument,
 )
-from grademl_otel.analyzers.reporting.of_run import critical_path_of_run, report_of_run
+from grademl_otel.analyzers.reporting.of_run import critical_path_of_run, ranks_of_run, report_of_run
 from grademl_otel.analyzers.reporting.of_traces import critical_path_of_traces, report_of_traces
 from grademl_otel.analyzers.reporting.sections import BY
 from grademl_otel.analyzers.subject import open_query, read_subject, selection_of
@@ -62,6 +63,16 @@ def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer
     about = read_subject(query)
     documents = [critical_path_of_traces(about.telemetry, [one], by, top) for one in about.paths()]
     return Answer(documents, _broken(about.telemetry))
+
+
+def ranks(query: Query) -> Answer[RanksDocument]:
+    """Answer `grademl ranks`; NothingFound when there are no ranks of a run to compare."""
+    about = read_subject(query)
+    if about.run is None:
+        raise NothingFound(f"{about.telemetry.uri}: ranks are those of a run of ours, and there is none")
+    if len(about.run.ranks) < 2:
+        raise NothingFound(f"run {about.run.run_id} has one rank here: there is nothing to compare it with")
+    return Answer(ranks_of_run(about.telemetry, about.run), _broken(about.telemetry))
 
 
 def runs(query: Query) -> Answer[RunsDocument]:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer, Found
 from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.reporting.document import CriticalPathDocument, ReportDocument, RunsDocument
+from grademl_otel.analyzers.reporting.document import (
+    CriticalPathDocument,
+    RanksDocument,
+    ReportDocument,
+    RunsDocument,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -42,6 +47,11 @@ def critical_path(
 def runs(source: Address = None, **options: Any) -> RunsDocument:
     """Return the runs and attempts that the source holds, the latest first."""
     return _whole(answers.runs(_query(source, options)))
+
+
+def ranks(source: Address = None, **options: Any) -> RanksDocument:
+    """Return the ranks of a run side by side: who waits for whom, for how long, and for what."""
+    return _whole(answers.ranks(_query(source, options)))
 
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -22,7 +23,14 @@ from grademl_otel.analyzers.cli.options import (
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.reporting import tables
-from grademl_otel.analyzers.reporting.document import CriticalPathDocument, Document, to_json, to_json_lines
+from grademl_otel.analyzers.reporting.document import (
+    CriticalPathDocument,
+    Document,
+    RanksDocument,
+    RunsDocument,
+    to_json,
+    to_json_lines,
+)
 from grademl_otel.analyzers.reporting.sections import BY
 from grademl_otel.analyzers.reporting.text import render
 from grademl_otel.version import __version__
@@ -60,6 +68,17 @@ def runs(**options: Any) -> Outcome:
     """List runs and attempts, and the services of other traces."""
     style = take_style(options)
     return _outcome(answers.runs(take_query(options)), style)
+
+
+@grademl.command(short_help="Who waits for whom: the ranks of a run side by side.")
+@source_options
+@selection_options
+@time_options
+@output_options("text", "json", "csv", "markdown")
+def ranks(**options: Any) -> Outcome:
+    """Compare the ranks of a run: who arrives last, by how much, with what; waiting, transfer, overlap."""
+    style = take_style(options)
+    return _outcome(answers.ranks(take_query(options)), style)
 
 
 @grademl.command("critical-path", short_help="What set the duration (alias: path).")
@@ -103,12 +122,12 @@ def _outcome(answer: Answer[Any], style: Style, by: str | None = None) -> Outcom
         text = tables.write(document, style.format, by)
     else:
         text = render(document, by=by, color=None if style.output is None and not style.no_color else False)
-    documents = [document] if isinstance(document, CriticalPathDocument) else []
+    documents = [] if isinstance(document, RunsDocument) else [document]
     return Outcome(text, style.output, _reservation(answer.broken, documents, style))
 
 
 def _reservation(
-    broken: str | None, documents: list[CriticalPathDocument], style: Style
+    broken: str | None, documents: Sequence[CriticalPathDocument | RanksDocument], style: Style
 ) -> GrademlError | None:
     """Return the error that the answer is followed by: the source broke off, or data are missing."""
     if broken is not None:

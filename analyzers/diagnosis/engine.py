@@ -19,7 +19,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Judgement,
     Verdict,
 )
-from grademl_otel.analyzers.graph import lane_budget, steady_level
+from grademl_otel.analyzers.graph import lane_budget, steady_level, steady_rows
 from grademl_otel.analyzers.graph.main_lane import STEP_PHASES
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
@@ -50,6 +50,19 @@ def diagnose(run: Run) -> Judgement:
     verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
     few = [] if findings else _too_few(run)
     return Judgement(findings, [*few, *abstained, *_unobserved()], verdict)
+
+
+def diagnose_ranks(run: Run) -> Judgement:
+    """Judge what the ranks of ``run`` do to each other; without a finding or a doubt, that they are alike."""
+    judgements = [stragglers.judge(run), communication.judge(run)]
+    findings = sorted((f for j in judgements for f in j.findings), key=lambda f: _ORDER[f.severity])
+    abstained = [a for j in judgements for a in j.abstained]
+    verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}
+    verdict = verdicts[findings[0].id] if findings else None
+    enough = all(len(steady_rows(run, rank)) >= CONFIDENT_STEPS for rank in run.ranks)
+    if verdict is None and not abstained and enough:
+        verdict = Verdict("alike", None, ["No rank keeps the others waiting for 10 % of the step or more."])
+    return Judgement(findings, abstained, verdict)
 
 
 def _beside_the_steps(run: Run) -> list[str]:

@@ -18,6 +18,7 @@ from grademl_otel.analyzers.diagnosis.finding import Abstained, Finding, Verdict
 CRITICAL_PATH_SCHEMA: Final = "grademl.critical_path/1"
 REPORT_SCHEMA: Final = "grademl.report/1"
 RUNS_SCHEMA: Final = "grademl.runs/1"
+RANKS_SCHEMA: Final = "grademl.ranks/1"
 
 
 @dataclass(frozen=True)
@@ -427,7 +428,29 @@ class RunsDocument:
     warnings: list[str]
 
 
-Document = CriticalPathDocument | RunsDocument
+@dataclass(frozen=True, kw_only=True)
+class RanksDocument:
+    """Schema `grademl.ranks/1`: the ranks of a run side by side, and what they do to each other."""
+
+    schema: str = RANKS_SCHEMA
+    source: SourceInfo
+    completeness: CompletenessInfo
+    window: Window
+    verdict: Verdict | None
+    """Null where nothing is to be said, or nothing can be: `abstained` tells which."""
+    ranks: RanksInfo | None
+    findings: list[Finding]
+    abstained: list[Abstained]
+    incomplete_because: list[str]
+    warnings: list[str]
+
+    @property
+    def notes(self) -> list[str]:
+        """Every reservation about the data, a line each, the gravest first."""
+        return [*self.incomplete_because, *self.completeness.conflicts, *self.warnings]
+
+
+Document = CriticalPathDocument | RunsDocument | RanksDocument
 
 _ONLY_IN_REPORTS: Final = ("incomplete_because", "warnings")
 
@@ -447,7 +470,7 @@ def to_json(document: Document, *, indent: bool = True) -> str:
 def _keys(document: Document) -> dict[str, Any]:
     """Return what the schema of ``document`` has, in its order."""
     keys = dict(vars(document))
-    if not isinstance(document, RunsDocument):
+    if isinstance(document, CriticalPathDocument):
         notes = {key: keys.pop(key) for key in _ONLY_IN_REPORTS}
         if isinstance(document, ReportDocument):
             keys |= notes

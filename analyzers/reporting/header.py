@@ -8,6 +8,7 @@ from grademl_otel.analyzers.reporting.document import (
     CompletenessInfo,
     CriticalPathDocument,
     EndedInfo,
+    RanksDocument,
     ReportDocument,
 )
 from grademl_otel.analyzers.reporting.runs_screen import SHORT_ID
@@ -17,7 +18,7 @@ _LISTED = 8
 _INDENT = len("data  ")
 
 
-def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
+def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None:
     """Write the opening lines of ``document``."""
     report = document if isinstance(document, ReportDocument) else None
     canvas.line(" · ".join(_subject(document)))
@@ -36,7 +37,7 @@ def draw(canvas: Canvas, document: CriticalPathDocument) -> None:
         canvas.line(f"- and {more:,} more (--json)", indent=_INDENT)
 
 
-def _subject(document: CriticalPathDocument) -> list[str]:
+def _subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
     source, wall = document.source, duration(document.window.wall_ns)
     if source.run is None:
         return [f"traces of {source.uri}", count(source.traces, "trace"), wall]

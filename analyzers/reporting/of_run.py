@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.diagnosis.engine import diagnose
+from grademl_otel.analyzers.diagnosis.engine import diagnose, diagnose_ranks
 from grademl_otel.analyzers.diagnosis.finding import Judgement
 from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
 from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
@@ -20,6 +21,7 @@ from grademl_otel.analyzers.model.run import HowEnded, Run
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.document import (
     BudgetEntry,
+    CompletenessInfo,
     CriticalPathDocument,
     DeviceInfo,
     DevicePhase,
@@ -28,6 +30,7 @@ from grademl_otel.analyzers.reporting.document import (
     MemoryInfo,
     Percentiles,
     PhaseShare,
+    RanksDocument,
     ReportDocument,
     RunInfo,
     SourceInfo,
@@ -64,15 +67,10 @@ def _found(
     telemetry: Telemetry, run: Run, steps: StepBreakdown, judgement: Judgement, by: str, top: int | None
 ) -> CriticalPathDocument:
     path = run_path(run)
-    completeness = completeness_info(run.completeness, [path], ours=True)
     return CriticalPathDocument(
         source=_source(telemetry, run),
-        completeness=replace(
-            completeness,
-            conflicts=[*completeness.conflicts, *activities(run).conflicts],
-            clocks=clock_offsets(run),
-        ),
-        window=_window(run, path, steps),
+        completeness=_completeness(run, [path]),
+        window=_window(run, steps),
         lane_budget=_budget(run),
         path=path_info(path, run.spans, top),
         summary=summary_of_run(run, path, by, top),
@@ -84,18 +82,40 @@ def _found(
     )
 
 
+def ranks_of_run(telemetry: Telemetry, run: Run) -> RanksDocument:
+    """Return the ranks of ``run`` side by side, with the findings about what they do to each other."""
+    judgement = diagnose_ranks(run)
+    return RanksDocument(
+        source=_source(telemetry, run),
+        completeness=_completeness(run),
+        window=_window(run, step_breakdown(run)),
+        verdict=judgement.verdict,
+        ranks=ranks_info(run),
+        findings=judgement.findings,
+        abstained=judgement.abstained,
+        incomplete_because=run.completeness.reasons,
+        warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
+    )
+
+
 def _source(telemetry: Telemetry, run: Run) -> SourceInfo:
     mine = run.span_ixs
     traces = set(zip(run.spans.trace_hi[mine].tolist(), run.spans.trace_lo[mine].tolist(), strict=True))
     return SourceInfo(telemetry.uri, run.run_id, run.attempt, 0, len(traces))
 
 
-def _window(run: Run, path: Path, steps: StepBreakdown) -> Window:
+def _completeness(run: Run, paths: Sequence[Path] = ()) -> CompletenessInfo:
+    found = completeness_info(run.completeness, paths, ours=True)
+    conflicts = [*found.conflicts, *activities(run).conflicts]
+    return replace(found, conflicts=conflicts, clocks=clock_offsets(run))
+
+
+def _window(run: Run, steps: StepBreakdown) -> Window:
     training = (run.steps.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
     numbers = run.steps.step[training]
     return Window(
-        origin_unix_ns=str(path.start),
-        wall_ns=path.total_ns,
+        origin_unix_ns=str(run.start),
+        wall_ns=run.end - run.start,
         steps=StepWindow(
             first=int(numbers.min()) if len(numbers) else None,
             last=int(numbers.max()) if len(numbers) else None,

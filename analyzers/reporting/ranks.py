@@ -88,6 +88,16 @@ def rank_rows(info: RanksInfo, top: int | None = None) -> list[list[str]]:
     ]
 
 
+def exact_rows(info: RanksInfo | None) -> tuple[list[str], list[list[str | int | float | None]]]:
+    """Return heading and rows for programs, in ns and in the order of ranks; what is not known is empty."""
+    exact = ("step_ns", "own_ns", "wait_ns", "transfer_ns", "overlapped_ns", "late_ns", "last_steps")
+    rows: list[list[str | int | float | None]] = []
+    for entry in info.ranks if info is not None else []:
+        known = {**vars(entry), "own_ns": sum(one.ns for one in entry.own)}
+        rows.append([entry.rank, *(known[name] for name in exact)])
+    return ["rank", *exact], rows
+
+
 def ranks_table(info: RanksInfo, top: int | None = _LISTED) -> Group:
     """Return the ``top`` latest ranks as a table; all by None."""
     rows = rank_rows(info, top)

@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from rich.console import Group
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Evidence
+from grademl_otel.analyzers.diagnosis.finding import (
+    CRITICAL,
+    WARNING,
+    Abstained,
+    Evidence,
+    Finding,
+    Verdict,
+)
 from grademl_otel.analyzers.graph.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
@@ -24,7 +32,7 @@ from grademl_otel.analyzers.reporting.ranks import about_ranks, ranks_table
 from grademl_otel.analyzers.units import clock, count, milliseconds, percent, seconds, size
 
 STEPS = "steps"
-_IN_VERDICT = frozenset(
+IN_VERDICT = frozenset(
     {"data.wait.share", "ranks.lost.share", "arrives.last.share", "arrives.late", "collective.transfer.share"}
 )
 """Evidence that the verdict has told already."""
@@ -43,7 +51,8 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
         return
     header.draw(canvas, document)
     canvas.blank()
-    _verdict(canvas, document)
+    step_ns = None if document.step is None else document.step.mean_ns
+    draw_verdict(canvas, document.verdict, document.findings, step_ns)
     canvas.blank()
     tables = [_budget(document)] if document.lane_budget else []
     if document.step is not None:
@@ -57,34 +66,32 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     canvas.blank()
     for finding in document.findings:
         host = document.step is not None and document.step.host_time
-        shown = (one for one in finding.evidence if one.signal not in _IN_VERDICT)
+        shown = (one for one in finding.evidence if one.signal not in IN_VERDICT)
         evidence = " · ".join(
-            _idle(one) if host and one.signal == _IDLE_SIGNAL else _in_words(one) for one in shown
+            _idle(one) if host and one.signal == _IDLE_SIGNAL else in_words(one) for one in shown
         )
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
     canvas.line(_path(document), label="Critical path")
     if document.run.memory:
         canvas.line(_memory(document.run.memory), label="Device memory")
-    rules: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for abstained in document.abstained:
-        rules[abstained.missing, abstained.how_to_get].append(abstained.rule)
-    for (missing, how_to_get), names in rules.items():
-        canvas.line(f"{', '.join(names)} ({missing}). To get it: {how_to_get}.", label="Not judged")
+    draw_abstained(canvas, document.abstained)
     if (command := to_jaeger(document.source)) is not None:
         canvas.verbatim(f"This run in Jaeger: {command}")
 
 
-def _verdict(canvas: Canvas, document: ReportDocument) -> None:
-    if document.verdict is None:
+def draw_verdict(
+    canvas: Canvas, verdict: Verdict | None, findings: Sequence[Finding], step: int | None
+) -> None:
+    """Write the verdict, what its finding would gain of a ``step`` of so many ns, and what to do."""
+    if verdict is None:
         return
-    style = _STYLES.get(document.verdict.severity or "", "bold")
-    for number, line in enumerate(document.verdict.lines):
+    style = _STYLES.get(verdict.severity or "", "bold")
+    for number, line in enumerate(verdict.lines):
         canvas.line(line, label="" if number else "VERDICT", style=style, indent=_INDENT)
-    head = document.findings[0] if document.findings else None
+    head = findings[0] if findings else None
     if head is None:
         return
-    if head.gain is not None and document.step is not None:
-        step = document.step.mean_ns
+    if head.gain is not None and step is not None:
         canvas.line(
             f"at most {percent(head.gain.fraction)} of the step"
             f" ({milliseconds(step)} -> {milliseconds(step * (1 - head.gain.fraction))}):"
@@ -97,6 +104,15 @@ def _verdict(canvas: Canvas, document: ReportDocument) -> None:
         canvas.line(
             f"{fix[:1].upper()}{fix[1:]}.", label="" if number else "FIX", style="bold", indent=_INDENT
         )
+
+
+def draw_abstained(canvas: Canvas, abstained: Sequence[Abstained]) -> None:
+    """Write what was not judged, rules that lack the same in one line."""
+    rules: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in abstained:
+        rules[one.missing, one.how_to_get].append(one.rule)
+    for (missing, how_to_get), names in rules.items():
+        canvas.line(f"{', '.join(names)} ({missing}). To get it: {how_to_get}.", label="Not judged")
 
 
 def _limit(phase: str) -> str:
@@ -164,7 +180,8 @@ def _idle(evidence: Evidence) -> str:
     return f"the device is idle in {percent(evidence.value)} of the wait"
 
 
-def _in_words(evidence: Evidence) -> str:
+def in_words(evidence: Evidence) -> str:
+    """Return one signal as people read it."""
     if evidence.signal == "queue.empty.share":
         return f"queue empty at next() in {round(evidence.value * evidence.n):,} of {evidence.n:,} steps"
     if evidence.signal == "batch.unready.share":

@@ -11,10 +11,17 @@ from grademl_otel.analyzers.reporting import runs_screen
 from grademl_otel.analyzers.reporting.document import (
     Document,
     PopulationInfo,
+    RanksDocument,
     ReportDocument,
     RunsDocument,
 )
-from grademl_otel.analyzers.reporting.ranks import RANK_COLUMNS, about_ranks, of_steps, rank_rows
+from grademl_otel.analyzers.reporting.ranks import (
+    RANK_COLUMNS,
+    about_ranks,
+    exact_rows,
+    of_steps,
+    rank_rows,
+)
 from grademl_otel.analyzers.units import milliseconds, percent, seconds
 
 Cell = str | int | float | None
@@ -27,6 +34,8 @@ def write(document: Document, form: str, by: str | None = None) -> str:
         return _csv(*table_of(document, by))
     if isinstance(document, ReportDocument):
         return _report(document)
+    if isinstance(document, RanksDocument):
+        return _markdown(RANK_COLUMNS, rank_rows(document.ranks) if document.ranks is not None else [])
     if isinstance(document, RunsDocument):
         return _markdown(
             [heading for heading, _ in runs_screen.columns(document.runs)], runs_screen.rows(document.runs)
@@ -52,6 +61,8 @@ def table_of(document: Document, by: str | None = None) -> Rows:
             "path",
         ]
         return heading, [[getattr(run, name) for name in heading] for run in document.runs]
+    if isinstance(document, RanksDocument):
+        return exact_rows(document.ranks)
     if isinstance(document.path, PopulationInfo):
         heading = ["service", "operation", "traces", "path_ns", "share", "p50_ns", "p95_ns", "p99_ns"]
         heading.append("tail_minus_median_ns")

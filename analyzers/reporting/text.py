@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from grademl_otel.analyzers.reporting import path_screen, report_screen, runs_screen
+from grademl_otel.analyzers.reporting import path_screen, ranks_screen, report_screen, runs_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas
-from grademl_otel.analyzers.reporting.document import Document, ReportDocument, RunsDocument
+from grademl_otel.analyzers.reporting.document import Document, RanksDocument, ReportDocument, RunsDocument
 
 
 def render(
@@ -19,6 +19,8 @@ def render(
     canvas = Canvas(color, width)
     if isinstance(document, RunsDocument):
         runs_screen.draw(canvas, document)
+    elif isinstance(document, RanksDocument):
+        ranks_screen.draw(canvas, document)
     elif isinstance(document, ReportDocument):
         report_screen.draw(canvas, document)
     else:

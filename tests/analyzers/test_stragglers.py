@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from grademl_otel import analyzers
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.cli.app import run as run_command
 from grademl_otel.analyzers.diagnosis import communication, stragglers
 from grademl_otel.analyzers.diagnosis.engine import diagnose
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Finding
@@ -26,6 +28,7 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     chance_of,
     lateness,
 )
+from grademl_otel.analyzers.errors import EXIT_NOTHING_FOUND
 from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison
 from grademl_otel.analyzers.model.facts import Scope
 from grademl_otel.analyzers.model.run import Run
@@ -478,3 +481,55 @@ def test_clocks_are_in_the_document(tmp_path: Path) -> None:
         ("node-0", 0, False),
         ("node-2", 300 * MS, True),
     ]
+
+
+# --- grademl ranks -----------------------------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run_command(list(arguments))
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_the_command_shows_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = training(ranks=12, buckets=5, compute_scale={7: 3.0}, skew_ns={7: 30_600_000})
+    simulate(slow).write_store(tmp_path)
+    code, text, _ = command(capsys, "ranks", str(tmp_path))
+    assert code == 0
+    assert "VERDICT  Rank 7 (of 12) arrives last in 21 of 21 steps" in text
+    lines = text.splitlines()
+    rows = lines[lines.index("Ranks (means of 21 steps)") + 2 :][:12]
+    assert [int(row.split()[0]) for row in rows] == [7, *(rank for rank in range(12) if rank != 7)]
+    assert "Clock  node-7 +31 ms +- 1.0 ms, shifted to compare" in text
+    short = analyzers.render(analyzers.report(tmp_path))  # which shows the latest ones only
+    assert "Ranks (means of 21 steps, the 8 latest of 12)" in short
+    code, table, _ = command(capsys, "ranks", str(tmp_path), "-f", "csv")
+    heading, *exact = (line.split(",") for line in table.splitlines())
+    assert heading[:4] == ["rank", "step_ns", "own_ns", "wait_ns"]
+    assert [int(row[3]) for row in exact] == [0 if rank == 7 else 200 * MS for rank in range(12)]
+    code, text, _ = command(capsys, "ranks", str(tmp_path), "--json")
+    document = json.loads(text)
+    assert document["schema"] == "grademl.ranks/1"
+    assert document == analyzers.to_dict(analyzers.ranks(tmp_path))
+    assert document["ranks"] == analyzers.to_dict(analyzers.report(tmp_path))["ranks"]
+    assert [finding["id"] for finding in document["findings"]] == [stragglers.RULE]
+
+
+def test_alike_ranks_are_said_to_be_when_asked(tmp_path: Path) -> None:
+    simulate(training(buckets=5)).write_store(tmp_path)
+    text = analyzers.render(analyzers.ranks(tmp_path))
+    assert "VERDICT  No rank keeps the others waiting for 10 % of the step or more." in text
+    simulate(training(run_id="f" * 32)).write_store(tmp_path / "unseen")
+    unseen = analyzers.ranks(tmp_path / "unseen")
+    assert unseen.verdict is None
+    assert "Not judged  ranks.straggler" in analyzers.render(unseen)
+    assert "| 0 | 105 ms | 50 ms | ? | ? | ? | 0 us | 0 |" in tables.write(unseen, "markdown")
+
+
+def test_a_single_rank_is_compared_with_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate(training(ranks=1)).write_store(tmp_path)
+    code, out, err = command(capsys, "ranks", str(tmp_path))
+    assert (code, out) == (EXIT_NOTHING_FOUND, "")
+    assert "nothing to compare it with" in err
+    assert err.count("\n") == 1

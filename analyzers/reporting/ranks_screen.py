@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a run side by side: who waits for whom, and what each did, the latest first."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from grademl_otel.analyzers.reporting import header
+from grademl_otel.analyzers.reporting.canvas import Canvas, table
+from grademl_otel.analyzers.reporting.document import RankEntry, RanksDocument, RanksInfo
+from grademl_otel.analyzers.reporting.ranks import ranks_table
+from grademl_otel.analyzers.reporting.report_screen import (
+    IN_VERDICT,
+    draw_abstained,
+    draw_verdict,
+    in_words,
+)
+from grademl_otel.analyzers.units import milliseconds
+
+_PHASES = 4
+"""Phases that have a column of their own."""
+
+
+def draw(canvas: Canvas, document: RanksDocument) -> None:
+    """Write verdict, tables of all ranks, evidence and clocks."""
+    header.draw(canvas, document)
+    canvas.blank()
+    info = document.ranks
+    draw_verdict(canvas, document.verdict, document.findings, None if info is None else _step(info))
+    if info is not None:
+        if document.verdict is not None:
+            canvas.blank()
+        canvas.tables([ranks_table(info, None)])
+        canvas.blank()
+        canvas.tables([_own_work(info)])
+    if document.findings or document.abstained or document.completeness.clocks:
+        canvas.blank()
+    for finding in document.findings:
+        shown = (one for one in finding.evidence if one.signal not in IN_VERDICT)
+        canvas.line(" · ".join(map(in_words, shown)), label=finding.id)
+    for clock in document.completeness.clocks[1:]:
+        shifted = "shifted" if clock.applied else "not shifted"
+        sign = "-" if clock.offset_ns < 0 else "+"
+        offset = f"{sign}{milliseconds(abs(clock.offset_ns))} +- {milliseconds(clock.error_ns)}"
+        canvas.line(f"{clock.host} {offset}, {shifted} to compare", label="Clock")
+    draw_abstained(canvas, document.abstained)
+
+
+def _step(info: RanksInfo) -> int:
+    return round(sum(entry.step_ns for entry in info.ranks) / len(info.ranks))
+
+
+def _own_work(info: RanksInfo) -> Group:
+    """Return what each rank did itself, by the phases that take most of all ranks' time."""
+    total: dict[str, int] = {}
+    for entry in info.ranks:
+        for one in entry.own:
+            total[one.phase] = total.get(one.phase, 0) + one.ns
+    phases = sorted(total, key=lambda phase: (-total[phase], phase))[:_PHASES]
+
+    def cells(entry: RankEntry) -> list[str]:
+        own = {one.phase: one.ns for one in entry.own}
+        return [f"{entry.rank}", *(milliseconds(own.get(phase, 0)) for phase in phases)]
+
+    latest = sorted(info.ranks, key=lambda entry: (-entry.late_ns, entry.rank))
+    columns = [(name, "right") for name in ("rank", *phases)]
+    rows = [cells(entry) for entry in latest]
+    return table("Own work, without waiting for others", columns, rows, header=True)
