@@ -3,13 +3,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from grademl_otel.messages import warn
 
 _ABSENT: Final = object()
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class UnexpectedShape(Exception):
+    """What is to be hooked looks different from what is known here."""
+
+
+def that_takes(function: F, *names: str) -> F:
+    """Return ``function``, whose wrapper takes these parameters and no others; raises where it does not."""
+    found = tuple(inspect.signature(function).parameters)
+    if found != names:
+        name = getattr(function, "__qualname__", "a function")
+        raise UnexpectedShape(f"{name} takes ({', '.join(found)}), not ({', '.join(names)})")
+    return function
 
 
 class Patches:

@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import (
 from grademl_otel import marks, semconv
 from grademl_otel.governor import BOUNDARIES
 from grademl_otel.guard import Guard
-from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.patches import Patches, that_takes
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, START, FetchClock
 from grademl_otel.instrumentations.torch.worker import TimedIndex
 from grademl_otel.lifecycle import session
@@ -62,7 +62,8 @@ def record_loader(patches: Patches, loader: type, *iterators: type) -> None:
     """
     patches.replace(loader, "__iter__", _wrap_iter(vars(loader)["__iter__"]))
     for iterator in iterators:
-        patches.replace(iterator, "_next_data", _wrap_next(vars(iterator)["_next_data"]), BOUNDARIES)
+        next_data = that_takes(vars(iterator)["_next_data"], "self")
+        patches.replace(iterator, "_next_data", _wrap_next(next_data), BOUNDARIES)
 
 
 class Stamp:

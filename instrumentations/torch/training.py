@@ -39,7 +39,8 @@ def install(patches: Patches) -> None:
     patches.replace(Optimizer, "__init__", _wrap_init(Optimizer.__init__, optimizers))
     scaler = getattr(torch.amp, "GradScaler", None)
     if scaler is not None:
-        patches.replace(scaler, "step", _wrap_scaler(scaler.step))
+        with patches.together("torch: skipped steps of a GradScaler"):
+            patches.replace(scaler, "step", _wrap_scaler(scaler.step))
 
 
 class _Running(threading.local):

@@ -19,7 +19,7 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from grademl_otel.guard import Guard
-from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.patches import Patches, UnexpectedShape
 from grademl_otel.instrumentations.torch.fetchclock import COLLATE, FetchClock, moments
 from grademl_otel.lifecycle import session
 from grademl_otel.tracebacks import leave_out_this_frame
@@ -27,10 +27,6 @@ from grademl_otel.tracebacks import leave_out_this_frame
 MOST_HELD: Final = 4096
 """Times of batches that were received and not handed out; torch holds back fewer."""
 _NEEDED: Final = ("index_queue", "data_queue", "worker_id")
-
-
-class _UnexpectedShape(Exception):
-    """This torch's worker loop has other arguments than those known here."""
 
 
 class TimedIndex(int):
@@ -66,7 +62,7 @@ def known_loop(loop: Callable[..., None]) -> Callable[..., None]:
     """Return ``loop``; raises when it does not take what a worker loop is known to take."""
     missing = set(_NEEDED) - set(inspect.signature(loop).parameters)
     if missing:
-        raise _UnexpectedShape(f"_worker_loop has no {', '.join(sorted(missing))}")
+        raise UnexpectedShape(f"_worker_loop has no {', '.join(sorted(missing))}")
     return loop
 
 
