@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import longrun, micro, startup, tables
+from benchmarks import conversion, longrun, micro, startup, tables
 from benchmarks.interleaved import compare
 from benchmarks.tables import Table, duration, ratio, size
 from benchmarks.ways import AGAIN, EVERYTHING, PLAIN, PROFILER, RECORDED, SDK, Worker, workers
@@ -119,6 +119,7 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
     "steps": steps,
     "models": whole_models,
     "startup": lambda folder, extent: iter([startup.measure(folder, extent.rounds)]),
+    "relay": lambda folder, extent: iter([conversion.measure(extent.rounds)]),
     "memory": lambda folder, extent: iter(longrun.measure(folder, extent.long_run)),
     "ddp": ddp,
 }

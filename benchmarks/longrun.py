@@ -42,8 +42,9 @@ def measure(folder: Path, steps: int) -> list[Table]:
             after = [_resident(each) for each in (pid, relay) if each]
             for name, was, now in zip(("process", "relay"), before, after, strict=False):
                 growth.append([f"{way}: {name}", size(was), size(now), size(now - was)])
+            taken = _cpu_s(relay) - cpu if relay else 0.0
+            worker.end()
             if relay:
-                taken = _cpu_s(relay) - cpu
                 sent = max(_spans(rings.parent) - spans, 1)
                 of_step, of_span = duration(taken * 1e9 / steps), duration(taken * 1e9 / sent)
                 work.append([duration(step_ns), of_step, f"{sent:,}", of_span])
@@ -57,7 +58,7 @@ def measure(folder: Path, steps: int) -> list[Table]:
             "All phases of each step are recorded.",
         ),
         Table(
-            f"(f) CPU time of the relay over {steps:,} steps",
+            "(f) CPU time of the relay in that run",
             ("step", "relay, per step", "spans sent", "relay, per span"),
             work,
             "It reads every mark; few steps become spans. So the time per span holds that of all steps that "
@@ -92,8 +93,7 @@ def _resident(pid: int) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _spans(folder: Path) -> int:
