@@ -161,10 +161,10 @@ def test_devices_have_lanes_of_their_own() -> None:
 @pytest.mark.parametrize("rate", [1 + 60e-6, 1 - 60e-6])
 @pytest.mark.parametrize("behind", [False, True])
 def test_clocks_that_drift(rate: float, behind: bool) -> None:
-    """60 us a second for 20 minutes are 72 ms, and a float of that many ms is exact to 0.1 ms."""
+    """60 us a second for 10 minutes are 36 ms, and a float of that many ms is exact to 0.06 ms."""
     bench = Bench(FakeCuda(rate=rate), events=256)
     worst, before = 0, 0
-    for row in range(1, 1201):
+    for row in range(1, 601):
         bench.phase(FORWARD, row, S if behind else 300 * MS, host_ns=10 * MS)
         if behind:
             bench.cuda.host(max(0, bench.cuda.current_stream().free_at - bench.cuda.now() - 200 * MS))
@@ -177,7 +177,7 @@ def test_clocks_that_drift(rate: float, behind: bool) -> None:
             if not behind:
                 worst = max(worst, abs(mark.t0 - mark.y))
         before = len(bench.told)
-    assert len(bench.told) >= 1198
+    assert len(bench.told) >= 598
     assert worst < 500 * US
     for earlier, later in pairwise(bench.told):
         assert later.t0 >= earlier.t1 - 200 * US, "one stream does one thing after the other"
