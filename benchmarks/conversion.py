@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the relay does with marks, by itself: spans and rows of tables made of them, and their bytes; CPU time."""
+"""What the relay does with marks, by itself, in CPU time: spans and rows made of them, and their bytes."""
 
 from __future__ import annotations
 

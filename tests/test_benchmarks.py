@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of `python -m benchmarks`; what they measure is no test's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.interleaved import Compared, Spread, compare
+from benchmarks.tables import BEGIN, END, Table
+
+PAGE = f"# Costs\n\nHow.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
+
+
+def test_results_take_the_place_of_those_before(tmp_path: Path) -> None:
+    page = tmp_path / "costs.md"
+    page.write_text(PAGE)
+    plain = Compared("plain", [[1e6, 3e6], [2e6, 2e6]])
+    slow = Compared("slow", [[3e6, 3e6], [4e6, 4e6]])
+    table = tables.of_steps("Steps", {"plain": plain, "slow": slow}, "plain", "A | note.")
+    tables.write("\n".join([tables.heading("the command"), table.to_markdown()]), page)
+    text = page.read_text()
+    assert text.startswith("# Costs\n\nHow.\n")
+    assert text.endswith(f"{END}\n\nAfter.\n")
+    assert "old" not in text
+    assert "`the command`" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("| slow "))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["slow", "3.5 ms", "1.750 [1.375, 2.125]", "1.5 ms [750 µs, 2.25 ms]", "4 ms", "-", "-"]
+    tables.write("again", page)
+    assert page.read_text() == PAGE.replace("\nold\n", "\n\nagain\n\n")
+
+
+@pytest.mark.parametrize("page", ["", BEGIN, END + BEGIN, BEGIN + BEGIN + END])
+def test_a_page_without_a_place_for_them_is_left_alone(tmp_path: Path, page: str) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(page)
+    with pytest.raises(ValueError, match="needs one line"):
+        tables.write("results", path)
+    assert path.read_text() == page
+
+
+def test_a_row_is_as_wide_as_the_head() -> None:
+    assert Table("t", ("a", "b"), [("x|y", "z")]).to_markdown().splitlines()[-1] == "| x\\|y | z |"
+    with pytest.raises(ValueError, match="3 cells in a table of 2"):
+        Table("t", ("a", "b"), [("1", "2", "3")]).to_markdown()
+
+
+def test_the_page_of_this_repository_has_a_place_for_them() -> None:
+    text = tables.PAGE.read_text("utf-8")
+    assert text.count(BEGIN) == text.count(END) == 1
+
+
+def test_each_way_has_its_turn_in_each_round() -> None:
+    turns: list[str] = []
+
+    def way(name: str, ns: float) -> list[float]:
+        turns.append(name)
+        return [ns]
+
+    results = compare({"a": lambda: way("a", 1.0), "b": lambda: way("b", 2.0)}, 3)
+    assert turns == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert results["b"].ratio_to(results["a"]) == Spread(2.0, 2.0, 2.0)
+    assert results["b"].added_to(results["a"]).middle == 1.0
