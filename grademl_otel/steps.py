@@ -360,9 +360,20 @@ class StepMachine:
         self._sink.ended(self.lane)
         self._sink.phase(BACKWARD, self.lane, t0, t1, row.serial, -1, 0, 0)
 
-    def optimizer_made(self, optimizer: int) -> None:
-        """An optimizer was built in this thread; ``optimizer`` identifies it as long as it lives."""
+    def optimizer_made(self, optimizer: int, built: bool = True) -> None:
+        """An optimizer was built in this thread; ``optimizer`` identifies it as long as it lives.
+
+        Without ``built`` it was built elsewhere, and is used here.
+        """
         self._drain()
+        top = self._stack[-1]
+        row = top.row
+        done = row is not None and row.stepped and self._updated(row)
+        if built and done and (top is self._bottom or top.ended):
+            assert row is not None
+            self._close_row(
+                top, row.last
+            )  # another training begins: this one does not wait for its optimizer
         self._optimizers[optimizer] = self.optimizer_steps
 
     def optimizer_gone(self, optimizer: int) -> None:

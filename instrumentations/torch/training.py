@@ -70,7 +70,9 @@ class _Optimizers:
         self._watched: dict[int, _Watched] = {}
         self._guard = Guard("torch: optimizer")
 
-    def watch(self, optimizer: Optimizer, recorder: Recorder, machine: StepMachine) -> None:
+    def watch(
+        self, optimizer: Optimizer, recorder: Recorder, machine: StepMachine, built: bool = False
+    ) -> None:
         """Tell ``machine`` of the optimizer, and later of its end; the machine that had it before lets go.
 
         Some programs build an optimizer in one thread and train with it in another.
@@ -90,7 +92,7 @@ class _Optimizers:
                 del watched[number]
 
         entry = watched[number] = _Watched(weakref.ref(optimizer, gone), recorder, machine)
-        machine.optimizer_made(number)
+        machine.optimizer_made(number, built)
 
     def made(self, optimizer: Optimizer) -> None:
         """An optimizer was built."""
@@ -102,7 +104,7 @@ class _Optimizers:
             if recorder is None or t0 > recorder.idle_at:
                 recorder = session.begin(training=False, at=t0)
             if recorder is not None:
-                self.watch(optimizer, recorder, recorder.here())
+                self.watch(optimizer, recorder, recorder.here(), built=True)
         except Exception as error:
             self._guard.failed(error)
 

@@ -483,6 +483,20 @@ def test_models_trained_one_after_another_do_not_wait_for_each_other() -> None:
     assert [row.step for row in script.run().rows] == list(range(12))
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_step_does_not_wait_for_an_optimizer_that_is_built_after_it(gone: bool) -> None:
+    script = Script()
+    script.machine.optimizer_made(SGD)
+    script.train()
+    script.train()
+    if gone:
+        script.machine.optimizer_gone(SGD)
+    script.machine.optimizer_made(ADAM)
+    for _ in range(2):
+        script.train(ADAM, TEACHER)
+    assert [row.kind for row in script.run().rows] == [TRAIN] * 4
+
+
 def test_two_models_that_are_trained_in_turn_make_one_step() -> None:
     script = Script()
     for _ in range(4):
