@@ -18,6 +18,7 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
@@ -79,7 +80,7 @@ class Writer(Protocol):
     @property
     def bind(self) -> Callable[[StepMachine], None]: ...
     @property
-    def mine(self) -> Callable[[], Any]: ...
+    def mine(self) -> Callable[[Callable[[], StepMachine]], StepMachine]: ...
     @property
     def totals(self) -> memoryview[int] | array[int]: ...
     @property
@@ -132,8 +133,8 @@ class Recorder:
 
     __slots__ = (
         "__dict__", "__weakref__", "_boundary", "_cost", "_keeper", "_learning_until", "_level_since",
-        "_mine", "_rows", "_ticked", "_typical_cost", "_write_row", "backward_owner", "began", "context",
-        "device", "ended", "forward_owner", "idle_at", "idle_ns", "ids", "level", "measuring", "phase", "pid",
+        "_rows", "_ticked", "_typical_cost", "_write_row", "backward_owner", "began", "context", "device",
+        "ended", "forward_owner", "here", "idle_at", "idle_ns", "ids", "level", "measuring", "phase", "pid",
         "text", "totals", "unnamed",
     )  # fmt: skip
 
@@ -190,7 +191,9 @@ class Recorder:
         self.write = self._write = writer.write
         self._write_row = writer.row
         self._process = writer.process
-        self._bind, self._mine = writer.bind, writer.mine
+        self._bind = writer.bind
+        self.here: Callable[[], StepMachine] = partial(writer.mine, self._arrive)
+        """The machine of this thread; inside a backward, autograd's threads get the one that waits for it."""
         self._acc = writer.totals
         self.phase = writer.phase
         self.began = writer.began
@@ -200,9 +203,9 @@ class Recorder:
 
     # --- For hooks -------------------------------------------------------------------------------------
 
-    def here(self) -> StepMachine:
-        """The machine of this thread; inside a backward, autograd's threads get the one that waits for it."""
-        machine: StepMachine | None = self._mine() or self.known()
+    def _arrive(self) -> StepMachine:
+        """A thread asks for its machine that is not remembered: the first time, or always."""
+        machine = self.known()
         if machine is None:
             with self._new_machine:
                 machine = self._machine_for(threading.current_thread())
@@ -600,7 +603,10 @@ class _Nothing:
 
     def write(self, *_: Any) -> None: ...
 
-    phase = row = began = ended = measure_all_but = bind = mine = tick = write
+    phase = row = began = ended = measure_all_but = bind = tick = write
+
+    def mine(self, otherwise: Callable[[], StepMachine]) -> StepMachine:
+        return otherwise()
 
     def process(self) -> int:
         return os.getpid()

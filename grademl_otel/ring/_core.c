@@ -26,7 +26,7 @@
 #define DEPTH 15       // phases that are open in each other; more are counted, not shown
 #define BOUNDS 31
 #define ROW_KIND 64 // kinds below it are those of phases
-#define INTERFACE 2 // see `core`
+#define INTERFACE 3 // see `core`
 
 // Indices of the totals, see `marks`; after these come, for each phase, sums and counts, then the histogram.
 #define ACC_STEPS 0
@@ -375,11 +375,13 @@ static PyObject *core_bind(Core *core, PyObject *object)
     Py_RETURN_NONE;
 }
 
-static PyObject *core_mine(Core *core, PyObject *nothing)
+static PyObject *core_mine(Core *core, PyObject *otherwise)
 {
-    PyObject *object = mine.core == core->id && core->process == forks ? mine.object : Py_None;
-    Py_INCREF(object);
-    return object;
+    if (mine.core != core->id || core->process != forks) {
+        return PyObject_CallObject(otherwise, NULL);
+    }
+    Py_INCREF(mine.object);
+    return mine.object;
 }
 
 // -----------------------------------------------------------------------------------------------------------
@@ -510,7 +512,7 @@ static PyMethodDef core_methods[] = {
     {"began", (PyCFunction)(void (*)(void))core_began, METH_FASTCALL, NULL},
     {"ended", (PyCFunction)(void (*)(void))core_ended, METH_FASTCALL, NULL},
     {"bind", (PyCFunction)core_bind, METH_O, NULL},
-    {"mine", (PyCFunction)core_mine, METH_NOARGS, NULL},
+    {"mine", (PyCFunction)core_mine, METH_O, NULL},
     {"measure_all_but", (PyCFunction)core_measure_all_but, METH_O, NULL},
     {"seal", (PyCFunction)core_seal, METH_NOARGS, NULL},
     {"process", (PyCFunction)core_process, METH_NOARGS, NULL},

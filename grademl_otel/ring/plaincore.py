@@ -11,13 +11,13 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 from grademl_otel import marks, semconv
 from grademl_otel.ring import layout
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """Grows when what the cores are given or asked changes: one in C of another time is left alone."""
 _SUMS: Final = marks.ACC_PHASE_SUM_NS - marks.PHASE_BASE
 _DEPTH: Final = 15
@@ -25,6 +25,7 @@ _DEPTH: Final = 15
 
 _pack_open_phase: Final = layout.OPEN_PHASE.pack_into
 
+T = TypeVar("T")
 Write = Callable[..., None]
 
 
@@ -161,11 +162,11 @@ class Core:
     def bind(self, thing: object) -> None:
         """Remember ``thing`` for this thread, for as long as the core lives."""
 
-    def mine(self) -> Any:
-        """Return what was bound in this thread; None where nothing was, or the core does not remember, as
-        this one and in a child of a fork.
+    def mine(self, otherwise: Callable[[], T]) -> T:
+        """Return what was bound in this thread, or what ``otherwise`` returns: where nothing was, in a child
+        of a fork, and always where the core does not remember, as this one.
         """
-        return None
+        return otherwise()
 
     def seal(self) -> int:
         """Return the number of the last mark; the next one, if there is any, comes after a gap."""

@@ -172,27 +172,31 @@ def test_no_reference_leaks(compiled: Any) -> None:
     assert (sys.getrefcount(compiled.Core), sys.getrefcount(memory)) == before
 
 
+def nothing() -> None:
+    """What a thread has to which nothing was bound."""
+
+
 def test_each_thread_has_what_was_bound_in_it(compiled: Any) -> None:
     cores = [made(compiled.Core, bytearray(GEOMETRY.size)) for _ in range(2)]
     things = [object() for _ in range(3)]
-    assert cores[0].mine() is None
+    assert cores[0].mine(nothing) is None
     cores[0].bind(things[0])
-    assert cores[0].mine() is things[0]
-    assert cores[1].mine() is None
+    assert cores[0].mine(nothing) is things[0]
+    assert cores[1].mine(nothing) is None
     seen: list[object] = []
 
     def elsewhere() -> None:
-        seen.append(cores[0].mine())
+        seen.append(cores[0].mine(nothing))
         cores[0].bind(things[1])
-        seen.append(cores[0].mine())
+        seen.append(cores[0].mine(nothing))
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
     assert seen == [None, things[1]]
-    assert cores[0].mine() is things[0]
+    assert cores[0].mine(nothing) is things[0]
     cores[1].bind(things[2])  # a thread serves one core at a time: the other forgets
-    assert (cores[0].mine(), cores[1].mine()) == (None, things[2])
+    assert (cores[0].mine(nothing), cores[1].mine(nothing)) == (None, things[2])
 
 
 def test_what_is_bound_in_a_circle_is_collected(compiled: Any) -> None:
@@ -222,7 +226,7 @@ def test_a_child_that_c_code_forked_writes_nothing_into_the_rings_of_its_parent(
         core.row(1, 2, 3, 4, 5, 0, 1, 1, 1, 1)
         core.began(1, 2, 3)
         core.ended(1)
-        os._exit(0 if core.process() == os.getpid() and core.mine() is None else 1)
+        os._exit(0 if core.process() == os.getpid() and core.mine(nothing) is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert memory[:] == before
     assert core.process() == os.getpid()
