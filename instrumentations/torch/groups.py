@@ -16,6 +16,8 @@ import weakref
 from hashlib import sha256
 from typing import Any, Final
 
+from grademl_otel.recorder import Recorder
+
 _TAGS: Final = 256
 """Tags that differ by this are counted as one, so that a tag of its own for each call takes no memory."""
 _COUNT_BITS: Final = 32
@@ -29,7 +31,7 @@ _members: Final = weakref.WeakKeyDictionary[Any, "Group"]()
 class Group:
     """One process group as this rank sees it; ``ranks`` are global ones, by their rank in the group."""
 
-    __slots__ = ("_name", "_pairs", "collectives", "host", "rank", "size", "text")
+    __slots__ = ("_name", "_pairs", "collectives", "host", "items", "rank", "recorder", "size", "text")
 
     def __init__(self, name: str, ranks: list[int], rank: int, host: bool, before: int = 0) -> None:
         self.rank = rank
@@ -47,13 +49,10 @@ class Group:
             self._name += f"/from {before}"
         self.text = named(self._name, self.size)
         """As marks and spans name the group."""
+        self.recorder: Recorder | None = None
+        self.items = 0
+        """Packed item of its first collective, as ``recorder`` has it."""
         self._pairs: dict[tuple[int, int], _Pair] = {}
-
-    def count(self) -> int:
-        """Return the number of the collective that was issued now."""
-        number = self.collectives
-        self.collectives = number + 1
-        return number
 
     def count_between(self, sender: int, receiver: int, tag: int) -> tuple[str, int]:
         """Return name and number of the call between two ranks of the group that was issued now."""

@@ -20,6 +20,8 @@ from grademl_otel.instrumentations.torch.groups import Group
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 
+_modes_are_on: Final = torch._C._is_torch_function_mode_enabled
+
 NOTHING: Final = 0
 INPUTS: Final = 1
 OUTPUTS: Final = 2
@@ -51,19 +53,11 @@ SEND: Final = Operation("send", between=1)
 OTHER: Final = Operation("other", NOTHING)
 
 
-class Call(NamedTuple):
-    """A collective that is about to be issued."""
-
-    recorder: Recorder | None
-    """None where it is only counted."""
-    operation: Operation
-    t0: int
-    size: int
-    """Bytes."""
-    host: bool
-    """Its data are in memory of the CPU."""
-    peer: int
-    """Rank in the group of the other one of two; -1: any."""
+Call = tuple[Recorder | None, Operation, int, int, bool, int]
+"""A collective that is about to be issued: its recorder, None where it is only counted; the operation; when;
+bytes; whether its data are in memory of the CPU; and of a call between two the rank of the other one in the
+group, -1 for any. Plain, like all that is handed on here: this runs for each bucket of each step.
+"""
 
 
 def begin(operation: Operation, tensors: Sequence[torch.Tensor], group: Group, peer: int) -> Call:
@@ -71,11 +65,11 @@ def begin(operation: Operation, tensors: Sequence[torch.Tensor], group: Group, p
     t0 = perf_counter_ns()
     recorder = session.recorder
     if recorder is None or recorder.level > ROOTS:
-        return Call(None, operation, t0, 0, False, peer)
+        return None, operation, t0, 0, False, peer
     host, size = group.host, 0
     if tensors:
         first = tensors[0]
-        if type(first) is torch.Tensor and not torch._C._is_torch_function_mode_enabled():
+        if type(first) is torch.Tensor and not _modes_are_on():
             host = first.is_cpu
             for tensor in tensors:
                 size += tensor.nbytes
@@ -84,33 +78,33 @@ def begin(operation: Operation, tensors: Sequence[torch.Tensor], group: Group, p
                 host, size = first.is_cpu, sum(tensor.nbytes for tensor in tensors)
     if recorder.measuring:
         recorder.spent(t0)
-    return Call(recorder, operation, t0, size, host, peer)
+    return recorder, operation, t0, size, host, peer
 
 
 def issued(call: Call, group: Group, method: works.Method | None, blocking: bool, work: Any) -> None:
     """It was issued, by ``method`` if that is wrapped; its ``work`` is under way, the thread about to wait
     for it if ``blocking``.
     """
-    t1 = perf_counter_ns()
     recorder, operation, t0, size, host, peer = call
-    here = works.here
     sender = None
-    if not operation.between:
-        text, number = group.text, group.count()
+    if operation.between:
+        text, number, sender = _between(operation, group, peer, 0 if method is None else method.tag)
+        if recorder is None:
+            return
+        item = marks.pack_item(recorder.text(text), number) if text else -1
     else:
-        tag = 0 if method is None else method.tag
-        if peer < 0:
-            text, number, sender = "", 0, (group, tag)
-        elif operation.between > 0:
-            text, number = group.count_between(group.rank, peer, tag)
-        else:
-            text, number = group.count_between(peer, group.rank, tag)
-    if recorder is None:
-        return
+        number = group.collectives
+        group.collectives = number + 1
+        if recorder is None:
+            return
+        if group.recorder is not recorder:
+            group.recorder, group.items = recorder, marks.pack_item(recorder.text(group.text), 0)
+        item = group.items + number
+    t1 = perf_counter_ns()
+    here = works.here
     if here.blocking is not None or here.returning is not None:
         works.leave()
     machine = recorder.known()
-    item = marks.pack_item(recorder.text(text), number) if text else -1
     name = recorder.text(operation.name)
     if blocking:
         host = host or operation.counted == NOTHING  # whoever leaves a barrier has passed it
@@ -129,3 +123,14 @@ def issued(call: Call, group: Group, method: works.Method | None, blocking: bool
             works.Issued(recorder, machine, row, t0, t1, item, size, name, host, False, None, sender).left()
     if recorder.measuring:
         recorder.spent(t1)
+
+
+def _between(
+    operation: Operation, group: Group, peer: int, tag: int
+) -> tuple[str, int, tuple[Group, int] | None]:
+    """Name and number of a call between two ranks; where any may send, what is needed to tell them later."""
+    if peer < 0:
+        return "", 0, (group, tag)
+    if operation.between > 0:
+        return *group.count_between(group.rank, peer, tag), None
+    return *group.count_between(peer, group.rank, tag), None

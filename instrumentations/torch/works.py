@@ -125,13 +125,14 @@ def future_of(work: Any) -> Any:
 
 def follow(future: Any, recorder: Recorder, row: int, t0: int, item: int, size: int, operation: int) -> None:
     """A collective goes on beside the thread until its ``future`` is done."""
-    counts = recorder.goes_on(row)
-    future.add_done_callback(partial(_completed, recorder, counts, row, t0, item, size, operation))
+    counts, lane = recorder.goes_on(row), recorder.lane(COMM_LANE)
+    future.add_done_callback(partial(_completed, recorder, counts, lane, row, t0, item, size, operation))
 
 
 def _completed(
     recorder: Recorder,
     counts: list[int],
+    lane: int,
     row: int,
     t0: int,
     item: int,
@@ -143,7 +144,7 @@ def _completed(
     t1 = perf_counter_ns()
     try:
         own = marks.pack_collective(size, _succeeded(future), False)
-        recorder.phase(COLLECTIVE, recorder.lane(COMM_LANE), t0, t1, row, item, own, operation)
+        recorder.phase(COLLECTIVE, lane, t0, t1, row, item, own, operation)
         counts[1] += 1
     except Exception:
         recorder.lost()
@@ -201,13 +202,8 @@ def _wrap_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     return wait
 
 
-class Waiting(NamedTuple):
-    """A thread that waits for a collective."""
-
-    issued: Issued | None
-    recorder: Recorder
-    machine: StepMachine | None
-    t0: int
+Waiting = tuple[Issued | None, Recorder, StepMachine | None, int]
+"""A thread that waits for a collective, one that was issued here if that is known, since a time."""
 
 
 def begin_wait(work: Any, guard: Guard) -> Waiting | None:
@@ -220,7 +216,7 @@ def begin_wait(work: Any, guard: Guard) -> Waiting | None:
             here.blocking = None
             if issued.machine is not None:
                 issued.machine.begin_inner(COLLECTIVE, issued.t0)
-            return Waiting(issued, issued.recorder, issued.machine, t0)
+            return issued, issued.recorder, issued.machine, t0
         found = _tracked.pop(id(work), None) if _tracked else None
         recorder = session.recorder
         if recorder is None:
@@ -228,7 +224,7 @@ def begin_wait(work: Any, guard: Guard) -> Waiting | None:
         machine = recorder.known()
         if machine is not None:
             machine.begin_inner(_WAIT, t0)
-        return Waiting(None if found is None else found[1], recorder, machine, t0)
+        return None if found is None else found[1], recorder, machine, t0
     except Exception as error:
         guard.failed(error)
         return None

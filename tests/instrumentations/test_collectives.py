@@ -166,7 +166,7 @@ def test_one_that_was_used_before_is_named_by_how_far_it_was(way: str, no_group:
             dist.group.WORLD, int(dist.group.WORLD._get_sequence_number_for_group())
         )
         texts.add(group.text)
-        assert group.count() == before
+        assert group.collectives == before
         dist.destroy_process_group()
     assert len(texts) == 2
 
