@@ -140,8 +140,17 @@ def last_in_steps(found: Comparison) -> IntArray:
 
 def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return for each element the median of the other elements of its row."""
-    columns = np.arange(values.shape[1])
-    return np.stack([np.median(values[:, columns != rank], axis=1) for rank in columns], axis=1)
+    order = np.argsort(values, axis=1, kind="stable")
+    place = np.argsort(order, axis=1, kind="stable")
+    ascending = np.take_along_axis(values, order, 1)
+    others = values.shape[1] - 1
+
+    def at(k: int) -> npt.NDArray[np.float64]:
+        """The k-th smallest of the others."""
+        return np.where(k < place, ascending[:, k, None], ascending[:, k + 1, None])
+
+    median: npt.NDArray[np.float64] = (at((others - 1) // 2) + at(others // 2)) / 2
+    return median
 
 
 def _slowest_but(late: npt.NDArray[np.float64], group: IntArray) -> npt.NDArray[np.float64]:

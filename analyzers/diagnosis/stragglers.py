@@ -211,8 +211,9 @@ def _evidence(found: Comparison, late: Lateness, severity: str) -> list[Evidence
         Evidence("ranks.lost.share", late.gain, limit, "1", late.n),
         Evidence("arrives.last.share", late.last / late.n, RECURS, "1", late.n),
         Evidence("arrives.late", late.late_ns, None, "ns", late.last),
-        Evidence("arrives.chance", late.chance, CHANCE, "1", late.n),
     ]
+    if late.pattern == STEADY:
+        evidence.append(Evidence("arrives.chance", late.chance, CHANCE, "1", late.n))
     for cause in late.causes:
         evidence.append(Evidence(f"{cause.phase}.more", cause.more_ns, None, "ns", late.last))
     evidence.append(Evidence("cause.covered.share", late.covered, COVERED_SHARE, "1", late.last))

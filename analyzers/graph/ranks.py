@@ -166,8 +166,10 @@ def _spent(
     the second one late. With ``arrived``, a phase that goes on after that time may hold waiting: only what it
     took before counts.
     """
-    main, shape = found.main, rows.shape
-    sums = np.zeros((len(NAMES), *shape), np.int64)
+    main, steps = found.main, len(rows)
+    apart = np.isin(main.name, (_WAIT, _TRANSFER))
+    kinds, kind = np.unique(np.where(apart, main.name, main.top), return_inverse=True)
+    sums = np.zeros((len(kinds), *rows.shape), np.int64)
     for column, rank in enumerate(run.ranks):
         pieces = main.of(rank)
         start, end = main.start[pieces], main.end[pieces]
@@ -178,16 +180,14 @@ def _spent(
             same = main.top[pieces] == main.top[pieces][at][cell]
             cut = arrived[:, column][cell]
             length = np.where(same, np.clip(np.minimum(end, cut) - start, 0, None), length)
-        apart = np.isin(main.name[pieces], (_WAIT, _TRANSFER))
-        kind = np.where(apart, main.name[pieces], main.top[pieces])
         inside = cell >= 0
-        flat = np.zeros(len(NAMES) * shape[0], np.int64)
-        np.add.at(flat, kind[inside] * shape[0] + cell[inside], length[inside])
-        sums[:, :, column] = flat.reshape(len(NAMES), shape[0])
-    own = {NAMES[ix]: sums[ix] for ix in np.flatnonzero(sums.any(axis=(1, 2))).tolist()}
-    for phase in _COMMUNICATION:
-        own.pop(phase, None)
-    return own, sums[_WAIT], sums[_TRANSFER]
+        flat = np.zeros(len(kinds) * steps, np.int64)
+        np.add.at(flat, kind[pieces][inside] * steps + cell[inside], length[inside])
+        sums[:, :, column] = flat.reshape(len(kinds), steps)
+    own = {NAMES[kinds[ix]]: sums[ix] for ix in np.flatnonzero(sums.any(axis=(1, 2))).tolist()}
+    none = np.zeros(rows.shape, np.int64)
+    wait, transfer = own.get(RANKS_WAIT, none), own.get(COLLECTIVE_TRANSFER, none)
+    return {phase: ns for phase, ns in own.items() if phase not in _COMMUNICATION}, wait, transfer
 
 
 def _overlapped(run: Run, found: Activities, rows: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import comb
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     CHANGING,
     NOW_AND_THEN,
     STEADY,
+    behind_others,
     chance_of,
     lateness,
 )
@@ -196,6 +198,18 @@ def test_ranks_are_interchangeable(data: st.DataObject) -> None:
     assert one.gain == pytest.approx(other.gain)
     # No repair gains more than what the last is late against the first.
     assert one.gain <= sum(max(step) - min(step) for step in late) / (100 * MS * len(late)) + 1e-9
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=1, max_size=5), st.integers(2, 4)
+)
+def test_after_the_others_is_after_their_median(late: list[list[int]], ranks: int) -> None:
+    table = compared([row[:ranks] for row in late])
+    for step, row in enumerate(table.late.tolist()):
+        for rank, own in enumerate(row):
+            others = row[:rank] + row[rank + 1 :]
+            assert behind_others(table)[step, rank] == own - median(others)
 
 
 def test_chance_is_the_binomial_tail() -> None:
