@@ -9,7 +9,8 @@ A device's clock is tied to the host's by what is certain of each event: it was 
 and before it was seen to be over. The tie moves when an event contradicts it, so it follows the drift of the
 clocks, and is tight where the program itself waits for the device. Lengths are of the device's clock alone.
 
-While a graph is being captured nothing is recorded and nothing is asked: both would spoil the capture.
+While a graph is being captured nothing is recorded and nothing is asked: both would spoil the capture. Nor
+where the current device is one that the program does not use.
 Nothing of a framework is known here; see `Device`.
 """
 
@@ -63,8 +64,9 @@ class Stream(NamedTuple):
 class Device(Protocol):
     """The devices of one framework. Any call may raise: then nothing more is asked."""
 
-    def capturing(self) -> bool:
-        """Whether calls go into a graph, in any thread, in place of being done."""
+    def hands_off(self) -> bool:
+        """Whether nothing may be asked or recorded now: a graph is being captured, in whatever thread, or the
+        current device is none that the program uses."""
 
     def stream(self) -> Stream:
         """The current stream of this thread, on its current device."""
@@ -185,7 +187,7 @@ class DeviceTimes:
             return
         try:
             self._forget(self._running.pop((lane, kind), None))  # that one raised, and was never told
-            if self._device.capturing():
+            if self._device.hands_off():
                 return
             stream = self._device.stream()
             if kind == _TRANSFER and self._is_short(stream.device):
@@ -208,7 +210,7 @@ class DeviceTimes:
         if edge is None or not self.guard.on:
             return
         try:
-            if row <= 0 or self._device.capturing():
+            if row <= 0 or self._device.hands_off():
                 self._forget(edge)
                 return
             stream = self._device.stream()
@@ -254,7 +256,7 @@ class DeviceTimes:
         if not self.guard.on or not self._resolving.acquire(blocking=False):
             return
         try:
-            if not self._device.capturing():
+            if not self._device.hands_off():
                 for (device, _), phases in tuple(self._pending.items()):
                     self._tell_finished(self._pools[device], phases)
                 self._tie_again()

@@ -52,9 +52,9 @@ class _Follower:
     def look(self, recorder: Recorder) -> None:
         """Called about once a second in a thread that trains."""
         try:
+            if not self._cuda.in_use():
+                return
             if self._run is None or self._run[0] is not recorder:
-                if not self._cuda.is_initialized():
-                    return
                 self._run = recorder, MemorySamples(self._cuda, recorder, self._memory)
                 recorder.time_device(DeviceTimes(self._cuda, recorder, self._times, every=self._every))
             self._run[1].measure()
@@ -110,13 +110,25 @@ class Cuda:
     def __init__(self, cuda: Any, captures: Captures) -> None:
         self._cuda = cuda
         self._captures = captures
+        self._used: set[int] = set()
+        """Devices on which the program has memory, as far as is known."""
 
-    def is_initialized(self) -> bool:
-        return bool(self._cuda.is_initialized())
+    def in_use(self) -> bool:
+        """Whether the program uses CUDA by now; further devices are seen where they are the current one."""
+        if not self._cuda.is_initialized():
+            return False
+        device = self._cuda.current_device()
+        if device not in self._used and self._memory_of(device).reserved:
+            self._used.add(device)
+        return bool(self._used)
 
-    def capturing(self) -> bool:
-        # A library of C++ may capture without the class that is watched.
-        return self._captures.open > 0 or bool(self._cuda.is_current_stream_capturing())
+    def hands_off(self) -> bool:
+        # A device that the program does not use has no context: most calls would make one, of some 500 MB.
+        return (
+            self._captures.open > 0
+            or self._cuda.current_device() not in self._used
+            or bool(self._cuda.is_current_stream_capturing())  # in C++, where nobody counts
+        )
 
     def stream(self) -> Stream:
         stream = self._cuda.current_stream()

@@ -46,6 +46,11 @@ class Bench:
     def __post_init__(self) -> None:
         self.guard = Guard("device time")
         device = Cuda(self.cuda, self.captures)
+        for number in self.cuda.allocated:
+            self.cuda.current = (number, 0)
+            assert device.in_use()
+        self.cuda.current = (0, 0)
+        self.cuda.calls.clear()
         self.samples = MemorySamples(device, self.book, Guard("device memory"), self.cuda.now)
         self.times = DeviceTimes(
             device, self.book, self.guard, self.cuda.now, self.cuda.pause, self.events, self.every
@@ -147,7 +152,7 @@ def test_of_two_streams_the_later_one_may_be_done_first() -> None:
 
 
 def test_devices_have_lanes_of_their_own() -> None:
-    bench = Bench(FakeCuda(devices=2))
+    bench = Bench(FakeCuda(devices=2, allocated={0: (1, 2, 3), 1: (1, 2, 3)}))
     for place in ((0, 0), (1, 0), (1, 35), (0, 35), (1, 0)):
         bench.cuda.current = place
         bench.phase(FORWARD, 1, MS)
@@ -263,6 +268,27 @@ def test_nothing_is_asked_while_a_graph_is_captured() -> None:
     assert [mark.row for mark in bench.told] == [1], "what is captured is not done"
     assert bench.lost == {1: 0}
     patches.restore()
+
+
+def test_nothing_is_asked_of_a_device_that_is_not_used() -> None:
+    """Nor while it is the current one: most calls would make a context on it, which takes memory."""
+    bench = Bench(FakeCuda(devices=2))
+    bench.phase(FORWARD, 1, MS)
+    assert bench.close(1)
+    bench.cuda.synchronize()
+    called = len(bench.cuda.calls)
+
+    bench.cuda.current = (1, 0)  # the simulation raises at each call
+    bench.phase(FORWARD, 2, MS)
+    bench.times.resolve()
+    assert not bench.close(2)
+    assert len(bench.cuda.calls) == called
+    bench.cuda.current = (0, 0)
+    bench.times.resolve()
+
+    assert bench.guard.on
+    assert [mark.row for mark in bench.told] == [1]
+    assert bench.lost == {1: 0}
 
 
 def test_captures_are_counted_whatever_they_raise() -> None:
@@ -421,7 +447,8 @@ def test_memory_of_the_devices_in_use() -> None:
 
 
 def test_memory_that_cannot_be_had_is_not_asked_for_again(capfd: pytest.CaptureFixture[str]) -> None:
-    bench = Bench(FakeCuda(failing="memory_stats"))
+    bench = Bench()
+    bench.cuda.failing = "memory_stats"
     for _ in range(3):
         bench.samples.measure()
         bench.cuda.host(S)
@@ -439,7 +466,8 @@ def test_memory_that_cannot_be_had_is_not_asked_for_again(capfd: pytest.CaptureF
 def test_any_order_of_events(seed: int) -> None:
     """No event is used twice at a time, none is lost, times are possible, each row is closed once."""
     chance = random.Random(seed)
-    bench = Bench(FakeCuda(devices=2, rate=1 + chance.uniform(-1e-4, 1e-4)), events=24)
+    rate = 1 + chance.uniform(-1e-4, 1e-4)
+    bench = Bench(FakeCuda(devices=2, rate=rate, allocated={0: (1, 2, 3), 1: (1, 2, 3)}), events=24)
     patches = Patches()
     bench.captures.watch(patches, bench.cuda.CUDAGraph)
     graph = bench.cuda.CUDAGraph()

@@ -118,6 +118,17 @@ def test_until_cuda_is_initialized_nothing_is_asked(recording: Recording, cuda: 
     assert Counter(NAMES[mark.kind] for mark in told(written))["backward"] == 3
 
 
+def test_program_that_computes_on_another_device_than_the_current_one(
+    recording: Recording, cuda: FakeCuda
+) -> None:
+    cuda.allocated = {1: (1, 2, 3)}  # the simulation raises where a context would be made on device 0
+    Training()(5)
+    written = recording.finish()
+
+    assert set(cuda.calls) == {"memory_stats"}
+    assert told(written) == []
+
+
 def test_setting_that_forbids_it(
     recording: Recording, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +261,8 @@ def test_everything_is_given_back(recording: Recording) -> None:
 def test_what_is_used_of_torch_exists() -> None:
     """The simulation has no other names than the torch at hand; no GPU is needed to look."""
     for name in (
-        "is_initialized", "is_current_stream_capturing", "current_stream", "Event", "device_count",
-        "memory_stats_as_nested_dict",
+        "is_initialized", "is_current_stream_capturing", "current_device", "current_stream", "Event",
+        "device_count", "memory_stats_as_nested_dict",
     ):  # fmt: skip
         assert callable(getattr(torch.cuda, name))
     assert {"capture_begin", "capture_end"} <= set(vars(torch.cuda.CUDAGraph))

@@ -98,8 +98,8 @@ class FakeCuda:
     """Device and stream."""
     streams: dict[tuple[int, int], FakeStream] = field(default_factory=dict)
     events: list[FakeEvent] = field(default_factory=list)
-    allocated: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By device: bytes allocated, reserved, allocated at most."""
+    allocated: dict[int, tuple[int, int, int]] = field(default_factory=lambda: {0: (1, 2, 3)})
+    """By device that is in use: bytes allocated, reserved, allocated at most."""
 
     def __post_init__(self) -> None:
         self.CUDAGraph = graph_class(self)
@@ -130,6 +130,8 @@ class FakeCuda:
     def called(self, name: str) -> None:
         self.calls.append(name)
         self.time += CALL
+        if name != "memory_stats":
+            assert self.current[0] in self.allocated, "a context would be made"
         if self.failing == name:
             raise CudaError(f"CUDA error: {name} failed\nDevice-side assertions: off")
         if self.capturing and name in ("record", "query", "elapsed_time"):
@@ -140,6 +142,10 @@ class FakeCuda:
 
     def is_current_stream_capturing(self) -> bool:
         return False  # it is a stream of its own, see `capturing`
+
+    def current_device(self) -> int:
+        assert self.initialized, "CUDA would be initialized"
+        return self.current[0]
 
     def current_stream(self) -> FakeStream:
         assert self.initialized, "CUDA would be initialized"
