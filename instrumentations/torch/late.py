@@ -19,6 +19,7 @@ from grademl_otel.instrumentations.patches import Patches
 _HOOKED: Final = (
     ("torch.autograd", "backward"),
     ("torch.autograd", "grad"),
+    ("torch", "compile"),
     ("torch", "save"),
     ("torch", "load"),
     *(
