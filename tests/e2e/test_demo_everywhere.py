@@ -403,6 +403,7 @@ TYPES = {
         "grademl.loader.persistent",
         "grademl.loader.in_order",
         "grademl.checkpoint.completed",
+        *("grademl.collective.blocking", "grademl.collective.completed"),
     },
     "int[]": {f"grademl.device.memory.{name}" for name in ("index", "allocated", "reserved", "peak")},
     "str[]": {"grademl.exporters", "grademl.window.lanes"},
@@ -418,7 +419,7 @@ TYPES = {
         *("grademl.window.cumulative_rows", "grademl.window.detail_level", "grademl.window.record_level"),
         *("grademl.open_since", "grademl.tracer.unsent"),
         *("grademl.left_out.passes", "grademl.left_out.phases", "grademl.checkpoint"),
-        "grademl.device.dropped",
+        *("grademl.device.dropped", "grademl.collective.size"),
     },
 }
 
