@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward: `nn.Module.__call__` of root modules.
 
-This file is alone for Dynamo's sake: it must see through the wrapper when it compiles a module, so the file
-is not among those that Dynamo skips, and `is_compiling()` comes first. Calls of modules inside a module cost
-one look at a thread-local flag.
+Dynamo must see through the wrapper when it compiles a module, and not compile the wrapper itself: it is
+disguised as what it wraps, and `is_compiling()` comes first. What it calls is in files that Dynamo skips, this
+one among them. Calls of modules inside a module cost one look at a thread-local flag.
 """
 
 from __future__ import annotations
