@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.reporting.canvas import Canvas
 from grademl_otel.analyzers.reporting.document import (
     CompletenessInfo,
@@ -15,6 +19,7 @@ from grademl_otel.analyzers.reporting.runs_screen import SHORT_ID
 from grademl_otel.analyzers.units import clock, count, duration, percent
 
 _LISTED = 8
+_COLLECTIVES = (sc.COLLECTIVE, sc.COLLECTIVE_WAIT)
 _INDENT = len("data  ")
 
 
@@ -26,6 +31,8 @@ def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None
         for ended in report.run.ended[:_LISTED]:
             if line := _ended(ended):
                 canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
+        if line := waiting_in_vain(report.run.ended):
+            canvas.line(line, label="ended", style="bold red")
     complete = document.completeness
     notes = document.notes
     canvas.line(
@@ -73,6 +80,27 @@ def _ended(ended: EndedInfo) -> str | None:
         parts.append(f"last step {ended.last_step:,}")
     parts.append(f"last sign of life at {clock(ended.last_mark_ns)}")
     return " · ".join(parts)
+
+
+def waiting_in_vain(ended: Sequence[EndedInfo]) -> str | None:
+    """Return which ranks were in a collective at the end, and which were not; None unless some were."""
+    inside = [one for one in ended if one.how != "exit" and one.open_phase in _COLLECTIVES]
+    away = [one for one in ended if one not in inside]
+    if not inside or not away:
+        return None
+    waiting = _listed([f"{one.rank}" for one in inside])
+    absent = _listed(
+        [
+            f"rank {one.rank} ({'ended' if one.how == 'exit' else f'in {one.open_phase or OTHER}'})"
+            for one in away
+        ]
+    )
+    ranks = f"rank {waiting} was" if len(inside) == 1 else f"ranks {waiting} were"
+    return f"{ranks} in a collective; not in it: {absent}"
+
+
+def _listed(items: Sequence[str]) -> str:
+    return ", ".join(items[:_LISTED]) + (", ..." if len(items) > _LISTED else "")
 
 
 def _data(complete: CompletenessInfo) -> str:

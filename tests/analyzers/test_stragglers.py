@@ -35,6 +35,8 @@ from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison
 from grademl_otel.analyzers.model.facts import Scope
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting import tables
+from grademl_otel.analyzers.reporting.document import EndedInfo
+from grademl_otel.analyzers.reporting.header import waiting_in_vain
 from tests.support.build import R, S, run_from, run_of
 from tests.support.synthetic import MS, Training, simulate
 
@@ -495,6 +497,37 @@ def test_clocks_are_in_the_document(tmp_path: Path) -> None:
         ("node-0", 0, False),
         ("node-2", 300 * MS, True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "line"),
+    [
+        ("0 killed collective, 1 killed collective.wait, 2 killed collective, 3 killed forward",
+         "ranks 0, 1, 2 were in a collective; not in it: rank 3 (in forward)"),
+        ("0 unknown collective, 1 exit None, 2 killed None",
+         "rank 0 was in a collective; not in it: rank 1 (ended), rank 2 (in other)"),
+        ("0 killed collective, 1 killed collective", None),
+        ("0 killed backward, 1 exit None", None),
+        ("0 exit collective, 1 exit None", None),
+    ],
+)  # fmt: skip
+def test_who_had_not_come_to_the_last_collective(ends: str, line: str | None) -> None:
+    ended = []
+    for one in ends.split(", "):
+        rank, how, phase = one.split()
+        ended.append(EndedInfo(int(rank), how, 5, 0, None if phase == "None" else phase, None, None))
+    assert waiting_in_vain(ended) == line
+
+
+def test_the_report_says_who_had_not_come(tmp_path: Path) -> None:
+    dead = simulate(training(ranks=3, explicit=True, killed_at=15))
+    for rank, span in dead.spans:
+        for said in span["attributes"]:
+            if said["key"] == sc.OPEN_PHASE and rank != 1:
+                said["value"] = {"stringValue": sc.COLLECTIVE}
+    dead.write_store(tmp_path)
+    text = analyzers.render(analyzers.report(tmp_path))
+    assert "ended  ranks 0, 2 were in a collective; not in it: rank 1 (in backward)" in text
 
 
 # --- grademl ranks -----------------------------------------------------------------------------------------
