@@ -449,3 +449,32 @@ def test_a_fork_inside_a_block_leaves_it_to_the_parent(
     written = recording.finish()
     assert len(written.rows) + len(own(written, "parent")) == 1
     gc.collect()
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "substitute_in_graph"),
+    reason="this torch cannot be told what to trace instead",
+)
+def test_a_compiled_function_is_one_graph_with_nothing_of_ours_in_it(recording: Recording) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    @phase
+    def tripled(x: Any) -> Any:
+        return x * 3
+
+    def whole(x: Any) -> Any:
+        with step(samples=2), phase("inside"):
+            y = tripled(x)
+        return y + 1
+
+    with phase("around"):
+        result = torch.compile(whole, backend=backend, fullgraph=True)(torch.ones(2))
+    assert result.tolist() == [4.0, 4.0]
+    assert len(graphs) == 1
+    assert tripled(torch.ones(1)).item() == 3.0
+    written = recording.finish()
+    assert [len(own(written, name)) for name in ("around", "inside", "tripled")] == [1, 0, 1]

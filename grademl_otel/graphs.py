@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that Dynamo traces have nothing of ours in them.
+
+A function that is compiled may have a phase of the program's own in it, or be decorated. Dynamo cannot trace
+these, would break the graph at them and, where that must be whole, raise an error. What it is to trace
+instead is told to it as soon as it is imported. Only torch 2.5 and newer can be told.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import wrapt
+
+_instead: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+
+
+def traced_as(ours: Any, instead: Any) -> None:
+    """Have Dynamo trace the function ``instead`` where a function that it compiles calls ``ours``."""
+    _instead[ours] = instead
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and hasattr(dynamo, "decorators"):
+        _tell(dynamo, ours, instead)
+
+
+def _tell(dynamo: Any, ours: Any, instead: Any) -> None:
+    try:
+        dynamo.decorators.substitute_in_graph(ours, skip_signature_check=True)(instead)
+    except Exception:
+        pass  # another torch: the graph breaks there
+
+
+def _tell_all(dynamo: Any) -> None:
+    for ours, instead in list(_instead.items()):
+        _tell(dynamo, ours, instead)
+
+
+wrapt.register_post_import_hook(_tell_all, "torch._dynamo")
