@@ -67,7 +67,7 @@ class Environment:
         numpy = ["numpy<2"] if _release(version) <= NUMPY_1_UP_TO else []
         pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
         # In one go, so that nothing brings another PyTorch. No cache: it would take another 3 GB.
-        wanted = [f"torch=={version}", *numpy, "safetensors", "--editable", f"{ROOT}[analyzer,test]"]
+        wanted = [f"torch=={version}", *numpy, "--editable", f"{ROOT}[analyzer,test,frameworks]"]
         _run([*pip, "--no-cache-dir", *wanted], INSTALL_TIMEOUT_S)
 
     def torch(self) -> str:
