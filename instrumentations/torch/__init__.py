@@ -46,8 +46,8 @@ _LATER: Final = {
 """What a program imports after torch, or never, and the module of ours that hooks into it."""
 
 _DYNAMO_SKIPS: Final = (
-    # Dynamo must not look into these. Wrappers that it has to see through, or compiled modules would break into
-    # graphs at each call, are for it in the files of what they wrap, see `disguise`.
+    # Dynamo must not look into these. Wrappers that it has to see through, or compiled modules would break
+    # into graphs at each call, are for it in the files of what they wrap, see `disguise`.
     "grademl_otel.instrumentations.torch.training",
     "grademl_otel.instrumentations.torch.forward",
     "grademl_otel.instrumentations.torch.backward",

@@ -2,8 +2,8 @@
 """Forward: `nn.Module.__call__` of root modules.
 
 Dynamo must see through the wrapper when it compiles a module, and not compile the wrapper itself: it is
-disguised as what it wraps, and `is_compiling()` comes first. What it calls is in files that Dynamo skips, this
-one among them. Calls of modules inside a module cost one look at a thread-local flag.
+disguised as what it wraps, and `is_compiling()` comes first. What it calls is in files that Dynamo skips,
+this one among them. Calls of modules inside a module cost one look at a thread-local flag.
 """
 
 from __future__ import annotations
