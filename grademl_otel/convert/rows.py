@@ -67,7 +67,7 @@ class OpenRow:
         elif kind == marks.ROW_BESIDE:
             self.beside = x
         elif kind == marks.ROW_DEVICE:
-            self.device_told, self.device_lost = True, x
+            self.device_told, self.device_lost = True, min(max(x, 0), MAX_PHASES_KEPT)
         elif kind == marks.ROW_CONTEXT:
             self.asked, self.asked_at = (_TRACES.get(x, semconv.TRACE_STEP), y), at
         else:

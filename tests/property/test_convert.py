@@ -23,6 +23,7 @@ times = st.one_of(st.integers(0, 10**12), wild)
 kinds = st.one_of(
     st.integers(0, 80),
     st.sampled_from([marks.ROW, marks.SCOPE_OPEN, marks.SCOPE_CLOSE]),
+    st.sampled_from([marks.ROW_DEVICE, marks.DEVICE_MEMORY, marks.device_kind(semconv.FORWARD)]),
     st.integers(0, 65_535),
 )
 any_mark = st.tuples(kinds, st.integers(0, 65_535), times, times, wild, wild, wild, wild)
@@ -84,14 +85,26 @@ def flat(progress: Progress) -> list[int]:
 @given(
     cuts=st.lists(st.integers(0, 400), max_size=6),
     durations=st.lists(st.integers(1, 300), min_size=1, max_size=100),
+    behind=st.integers(0, 20),
 )
-def test_batches_make_no_difference(cuts: list[int], durations: list[int]) -> None:
-    """However the marks are cut into batches, the spans and their order are the same."""
+def test_batches_make_no_difference(cuts: list[int], durations: list[int], behind: int) -> None:
+    """However the marks are cut into batches, the spans and their order are the same.
+
+    Every second row has device times, which come ``behind`` rows later.
+    """
     script = MarkScript()
     at = 0
     for step, duration in enumerate(durations):
         script.step(10 + step, step, at, duration * 1_000_000)
         at += duration * 1_000_000
+        if step % 2:
+            kind, lane, t0, t1, serial, number, packed, samples = script.marks[-1]
+            later = packed | marks.DEVICE_LATER
+            script.marks[-1] = kind, lane, t0, t1, serial, number, later, samples
+        if step >= behind and (step - behind) % 2:
+            serial = 10 + step - behind
+            script.add(marks.device_kind(semconv.FORWARD), at - 1, at, serial, y=0, lane="stream-0.0")
+            script.add(marks.ROW_DEVICE, at, at, serial, x=0)
     whole = Converter(script.strings)
     expected = [*whole.feed(script.marks, 1), *whole.finish("exit", [], at)]
     parts = Converter(script.strings)
