@@ -50,7 +50,7 @@ def believable(mark: Mark, now_ns: int) -> bool:
 
 def believable_totals(totals: Sequence[int], now_ns: int) -> bool:
     """Return True when a process can have added up ``totals`` (`marks.ACC_SLOTS`) since its host booted."""
-    if not all(0 <= value <= _THREADS * now_ns for value in totals):
+    if min(totals) < 0 or max(totals) > _THREADS * now_ns:
         return False
     rows = (totals[slot] for slot in (marks.ACC_STEPS, marks.ACC_EVAL_STEPS, marks.ACC_INCOMPLETE))
     return all(count <= now_ns // _NS_PER_STEP for count in rows)

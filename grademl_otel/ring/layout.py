@@ -82,7 +82,8 @@ OPEN_PHASES: Final = 4096
 OPEN_LANES: Final = 64
 OPEN_PHASE: Final = Struct("<HHIq")
 """lane, kind (0: nothing is open), 0, t0 in perf ns; one slot per lane."""
-OPEN_PHASE_STRIDE: Final = 32
+OPEN_PHASE_PADDED: Final = Struct("<HHIq16x")
+OPEN_PHASE_STRIDE: Final = OPEN_PHASE_PADDED.size
 
 STRING_HEAD: Final = Struct("<II")
 MAX_STRINGS: Final = 65_535

@@ -322,8 +322,7 @@ class RingReader:
         """Return what is running now, one phase at most for each lane."""
         raw = self._store.read(layout.OPEN_PHASES, layout.OPEN_LANES * layout.OPEN_PHASE_STRIDE)
         found = []
-        for offset in range(0, len(raw), layout.OPEN_PHASE_STRIDE):
-            lane, kind, _, t0 = layout.OPEN_PHASE.unpack_from(raw, offset)
+        for lane, kind, _, t0 in layout.OPEN_PHASE_PADDED.iter_unpack(raw):
             if marks.PHASE_BASE <= kind < marks.ROW:
                 found.append(OpenPhase(lane, kind, t0))
         return found
