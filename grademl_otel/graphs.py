@@ -3,12 +3,14 @@
 
 A function that is compiled may have a phase of the program's own in it, or be decorated. Dynamo cannot trace
 these, would break the graph at them and, where that must be whole, raise an error. What it is to trace
-instead is told to it as soon as it is imported. Only torch 2.5 and newer can be told.
+instead is told to it as soon as it is imported. Only torch 2.5 and newer can be told. This file must not be
+among those that Dynamo skips: it traces `nothing`.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -23,6 +25,11 @@ def traced_as(ours: Any, instead: Any) -> None:
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "decorators"):
         _tell(dynamo, ours, instead)
+
+
+def nothing(*_: Any, **__: Any) -> AbstractContextManager[None]:
+    """Stand for a block that is to be traced."""
+    return nullcontext()
 
 
 def _tell(dynamo: Any, ours: Any, instead: Any) -> None:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, overload
 
 from grademl_otel import marks, semconv
 from grademl_otel.governor import UPDATES
-from grademl_otel.graphs import traced_as
+from grademl_otel.graphs import nothing, traced_as
 from grademl_otel.guard import Guard
 from grademl_otel.messages import complain
 from grademl_otel.steps import EVALUATION, TRAIN
@@ -334,12 +333,8 @@ def _step(kind: Any, samples: Any) -> Any:
     return made
 
 
-def _nothing(*_: Any, **__: Any) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-traced_as(phase, _nothing)
-traced_as(step, _nothing)
+traced_as(phase, nothing)
+traced_as(step, nothing)
 
 _session: Final = getattr(sys.modules.get("grademl_otel.lifecycle"), "session", None)
 if _session is not None and _session.installed:
