@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tools/try_torch.py`, but for the installing: what it says of a version that works, fails, or is not there."""
+"""`tools/try_torch.py`, but for the installing: versions that work, that fail, that are not there."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_a_version_that_works(
     monkeypatch.setattr(tool.Environment, "run", answering("....\n4 passed, 1 skipped in 2.0s\n"))
     assert tool.main(["2.6.0", "--folder", str(tmp_path), "--log", str(tmp_path / "log")]) == 0
     begin = f"| 2.6.0+cpu | {sys.version.split()[0]} |"
-    assert (
-        capsys.readouterr().out == f"| 2.6.0+cpu | {python} | 4 passed, 1 skipped | All is well | works |\n"
-    )
+    assert capsys.readouterr().out == f"{begin} 4 passed, 1 skipped | All is well | works |\n"
     assert "4 passed" in (tmp_path / "log" / "2.6.0.log").read_text()
 
 
