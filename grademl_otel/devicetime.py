@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When an asynchronous device did what a host phase enqueued, without ever waiting for it.
+"""When an asynchronous device did what a host phase enqueued, without synchronizing with it.
 
 A host phase ends when its work is enqueued. So an event is recorded on the current stream at both of its
 edges; later, where both are known to be over, their times become a mark in the lane of that stream. Events
@@ -11,6 +11,7 @@ clocks, and is tight where the program itself waits for the device. Lengths are 
 
 While a graph is being captured nothing is recorded and nothing is asked: both would spoil the capture. Nor
 where the current device is one that the program does not use.
+
 Nothing of a framework is known here; see `Device`.
 """
 
