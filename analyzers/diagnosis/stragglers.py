@@ -71,7 +71,7 @@ def judge(run: Run) -> Judgement:
         return Judgement([], [doubt])
     if len(run.ranks) < 2:
         return Judgement([], [])
-    compared = compare_ranks(run)
+    compared = [found for found in compare_ranks(run) if on_cpu(run) or found.source == COLLECTIVES]
     margin = _CLOCK_MARGIN * activities(run).collectives.clocks.error_ns
     for found in compared:
         late = lateness(found, margin)
@@ -86,7 +86,8 @@ def judge(run: Run) -> Judgement:
 
 def observable(run: Run) -> bool:
     """Whether what ranks wait for each other is told by what was recorded."""
-    return bool(compared := compare_ranks(run)) and compared[0].source != BACKWARD
+    compared = compare_ranks(run)
+    return bool(compared) and all(found.source != BACKWARD for found in compared)
 
 
 def _doubt(run: Run) -> Abstained | None:
@@ -116,7 +117,7 @@ def _doubt(run: Run) -> Abstained | None:
             f"{found.violations:,} of {len(found):,} collectives end before their last member has arrived",
             "check the clocks of the hosts",
         )
-    if len(found) and not on_cpu(run) and not found.completed.any():
+    if len(found) and not on_cpu(run) and not any(one.source == COLLECTIVES for one in compare_ranks(run)):
         return Abstained(
             RULE,
             f"when collectives end on {run.device or 'the device'} is not recorded, only their issue",
@@ -226,9 +227,10 @@ def _evidence(found: Comparison, late: Lateness, severity: str) -> list[Evidence
 
 def _not_observable(run: Run, compared: list[Comparison]) -> list[Abstained]:
     """Return what a comparison that names nobody could not have seen."""
-    if compared and compared[0].source == COLLECTIVES:
+    hidden = any(found.source == BACKWARD for found in compared)
+    if compared and compared[0].source == COLLECTIVES and not hidden:
         return []
-    if compared and compared[0].source != BACKWARD:
+    if compared and not hidden:
         return [
             Abstained(
                 RULE,
@@ -241,8 +243,8 @@ def _not_observable(run: Run, compared: list[Comparison]) -> list[Abstained]:
     return [
         Abstained(
             RULE,
-            "who waits for whom is not observable: no collectives were recorded, and a rank that is slow in"
-            " backward makes it equally long on all ranks",
+            "who waits for whom is not observable: no collectives were recorded in backward, and a rank that"
+            " is slow there makes it equally long on all ranks",
             "record with a torch whose process groups have hooks, or time the backward of each rank without"
             " `DistributedDataParallel` (`no_sync()`)",
         )

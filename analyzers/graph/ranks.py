@@ -8,15 +8,17 @@ that holds one: who is slow waits least. Three things tell how late a rank was i
   all here, with all members. Who waited least was last.
 * ``first collective``: when each rank came to the first collective of the step, which the step table says of
   every step. What made a rank late after it cannot be seen there.
-* ``backward``: where no collective was recorded, but backward ends on all ranks at the same time, it holds
-  one. When each rank began it shows who was late before; who was late within cannot be seen.
+* ``backward``: where none was recorded in backward, but that ends on all ranks at the same time, it holds one
+  (before PyTorch has hooks of process groups, nobody is told of those that it issues). When each rank began
+  it shows who was late before; who was late within cannot be seen.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,9 @@ COLLECTIVES: Final = "collectives"
 FIRST_COLLECTIVE: Final = "first collective"
 BACKWARD: Final = "backward"
 
+_VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_HOOKS: Final = (2, 15)
+"""Version of PyTorch from which on process groups are known to have hooks."""
 _TOGETHER: Final = 0.95
 """Part of the steps in which backward must end on all ranks at the same time to hold a barrier."""
 _TOGETHER_SHARE: Final = 0.01
@@ -100,7 +105,7 @@ def compare_ranks(run: Run) -> list[Comparison]:
     if met.any():
         first = run.steps.first[semconv.COLLECTIVE][rows[met]]
         comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, shift))
-    if not len(found.collectives) and not counts.any():
+    if not _seen_in_backward(run, found, counts):
         begun = _implicit_barrier(run, rows, shift)
         if begun is not None:
             comparisons.append(_by_arrivals(run, found, BACKWARD, step, rows, begun, shift))
@@ -142,6 +147,30 @@ def _by_arrivals(
         source, run.ranks, step, aligned - aligned.min(axis=1, keepdims=True),
         run.steps.end[rows] - run.steps.start[rows], own, None, None, None,
     )  # fmt: skip
+
+
+def _seen_in_backward(run: Run, found: Activities, counts: IntArray) -> bool:
+    """Whether collectives that backward issues would have been recorded, or were."""
+    if counts.any() and all(_has_hooks(resource) for resource in _resources(run)):
+        return True
+    steps, inside = run.steps, found.collectives.row >= 0
+    row, issue = found.collectives.row[inside], found.collectives.issue[inside]
+    if semconv.BACKWARD not in steps.first:
+        return bool(len(row))
+    begun = steps.first[semconv.BACKWARD][row]
+    within = (steps.count[semconv.BACKWARD][row] > 0) & (issue >= begun)
+    return bool((within & (issue < begun + steps.busy[semconv.BACKWARD][row])).any())
+
+
+def _resources(run: Run) -> list[dict[str, Any]]:
+    used = np.unique(run.spans.resource_ix[run.span_ixs]).tolist()
+    return [run.spans.resources[ix] for ix in used]
+
+
+def _has_hooks(resource: dict[str, Any]) -> bool:
+    """Whether process groups of this version of PyTorch are known to have hooks."""
+    version = _VERSION.match(str(resource.get(semconv.FRAMEWORK_VERSION, "")))
+    return version is not None and (int(version[1]), int(version[2])) >= _HOOKS
 
 
 def _implicit_barrier(run: Run, rows: IntArray, shift: IntArray) -> IntArray | None:

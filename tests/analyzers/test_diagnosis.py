@@ -211,7 +211,7 @@ def test_a_backward_that_may_be_waiting_for_another_rank_is_said_to(tmp_path: Pa
     assert "How much of it is computing is not observable" in found.verdict.lines[0]
     assert "waiting for the slowest of the 3 ranks" in found.verdict.lines[1]
     (doubt,) = [one for one in found.abstained if one.rule == "ranks.straggler"]
-    assert "no collectives were recorded" in doubt.missing
+    assert "no collectives were recorded in backward" in doubt.missing
 
 
 def test_python_between_the_phases_sets_the_pace(tmp_path: Path) -> None:

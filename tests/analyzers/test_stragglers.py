@@ -112,6 +112,18 @@ def test_a_rank_that_waits_for_its_data_is_named() -> None:
     assert {one.id: one.where.ranks for one in found.findings} == {stragglers.RULE: [2], "input.loader": [2]}
 
 
+@pytest.mark.parametrize("torch", ["2.6.0+cu124", "2.14.1", "nightly"])
+def test_a_metric_that_is_averaged_does_not_show_what_backward_waited_for(torch: str) -> None:
+    """Without hooks of groups only the program's own all-reduce is seen: backward has brought all together."""
+    slow = training(explicit=True, barrier_first=True, more_ns={(1, sc.BACKWARD): 200 * MS}, torch=torch)
+    found = diagnose(run_of(slow))
+    assert found.findings == []
+    (doubt,) = [one for one in found.abstained if one.rule == stragglers.RULE]
+    assert "not observable" in doubt.missing
+    assert found.verdict is not None
+    assert found.verdict.id == "not_observable"
+
+
 @pytest.mark.parametrize("how", [{"explicit": True}, {"buckets": 5}])
 def test_of_alike_ranks_nothing_is_said(how: dict[str, object]) -> None:
     judgement = stragglers.judge(run_of(training(**how)))

@@ -64,6 +64,7 @@ class Training:
     start: int = EPOCH_UNIX_NS
     service: str = "trainer"
     script: str = "train.py"
+    torch: str = "2.15.0"
     device: str = "cpu"
     ranks: int = 1
     epochs: int = 2
@@ -91,6 +92,8 @@ class Training:
     allreduce_ns: int = 500 * US
     buckets: int = 0
     explicit: bool = False
+    barrier_first: bool = False
+    """Backward is a barrier that nobody records, too, where ``explicit``."""
     more_ns: dict[tuple[int, str], int] = field(default_factory=dict)
     """(rank, phase) -> ns that the phase takes that rank longer than the others."""
     skew_ns: dict[int, int] = field(default_factory=dict)
@@ -372,6 +375,7 @@ def _train_step(ranks: list[_Rank], loaders: list[_Loader], index: int) -> None:
         last = len(ranks) > 1 and micro == t.micro - 1
         through = _all_reduced(t, begun, work) if last else work
         for r, row, own, end in zip(ranks, rows, work, through, strict=True):
+            own = max(work) if t.barrier_first else own
             r.run(row, sc.BACKWARD, (own if t.explicit else end) - r.now)
             if last and t.explicit:
                 r.collective(row, r.now, end, "main")
@@ -527,7 +531,7 @@ def resource(training: Training, rank: int) -> dict[str, Any]:
                 "host.name": f"node-{rank if rank in training.skew_ns else 0}",
                 "process.pid": 4000 + rank,
                 sc.FRAMEWORK_NAME: "torch",
-                sc.FRAMEWORK_VERSION: "2.9.0",
+                sc.FRAMEWORK_VERSION: training.torch,
             }
         )
     }
