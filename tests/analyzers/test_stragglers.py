@@ -114,7 +114,7 @@ def test_a_rank_that_waits_for_its_data_is_named() -> None:
 
 @pytest.mark.parametrize("torch", ["2.6.0+cu124", "2.14.1", "nightly"])
 def test_a_metric_that_is_averaged_does_not_show_what_backward_waited_for(torch: str) -> None:
-    """Without hooks of groups only the program's own all-reduce is seen: backward has brought all together."""
+    """Without hooks only the program's own all-reduce is seen: backward has brought all ranks together."""
     slow = training(explicit=True, barrier_first=True, more_ns={(1, sc.BACKWARD): 200 * MS}, torch=torch)
     found = diagnose(run_of(slow))
     assert found.findings == []
