@@ -48,7 +48,9 @@ def _wrap_compile(original: Callable[..., Any]) -> Callable[..., Any]:
             leave_out_this_frame(error)
             raise
         model = args[0] if args else kwargs.get("model")
-        return _recorded(compiled) if isinstance(compiled, FunctionType) and _is_function(model) else compiled
+        if isinstance(compiled, FunctionType) and compiled is not model and _is_function(model):
+            return _recorded(compiled)
+        return compiled
 
     return compile
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from grademl_otel import marks, semconv  # noqa: E402
+from grademl_otel.governor import BOUNDARIES, UPDATES  # noqa: E402
 from grademl_otel.lifecycle import session  # noqa: E402
 from tests.instrumentations.conftest import Recording  # noqa: E402
 from tests.support.listwriter import ListWriter, Mark  # noqa: E402
@@ -206,6 +208,21 @@ def test_what_is_compiled_before_the_run_is_its_first(recording: Recording) -> N
     written = recording.finish()
     assert compilations(written) == [("<lambda>", 0, marks.COMPILE_FRAME)]
     assert written.phases(semconv.COMPILE)[0].row == 0
+
+
+def test_compilations_are_recorded_at_each_level(recording: Recording) -> None:
+    net = Net()
+    net(X).sum().backward()
+    sgd(net).step()
+    recorder = session.recorder
+    assert recorder is not None
+    for level in (BOUNDARIES, UPDATES):
+        recorder.governor.level = level
+        recorder._work_at(level, perf_counter_ns())
+        torch._dynamo.reset()
+        torch.compile(Net(), backend="eager")(X)
+    written = recording.finish()
+    assert [name for name, _, _ in compilations(written)] == ["Net.forward"] * 2
 
 
 def test_threads_compile_for_themselves(recording: Recording) -> None:

@@ -41,7 +41,13 @@ MODULES = (
 )
 DYNAMO = (
     *("a_module", "a_module_in_place", "a_module_in_one_graph", "functions_in_one_graph"),
-    *("a_method_and_options", "many_modules", "blocks_of_a_module", "breaks_in_a_module"),
+    *(
+        "a_method_and_options",
+        "functions_as_they_come_back",
+        "many_modules",
+        "blocks_of_a_module",
+        "breaks_in_a_module",
+    ),
     *("modules_with_hooks", "other_shapes", "the_limit_of_compilations", "explained"),
 )
 STEPS_OF_DYNAMO = ("breaks_in_a_function", "a_whole_step", "the_step_of_an_optimizer")
@@ -100,7 +106,12 @@ def test_it_was_recorded(both: Both) -> None:
     (run,) = [span for span in both.spans if span.name == semconv.RUN]
     # Every fourth batch is a step where gradients are accumulated.
     assert run[semconv.STEPS_TOTAL] >= STEPS * (len(LOOPS) - 1) + STEPS // 4
-    assert any(span.name == semconv.COMPILE for span in both.spans)
+    compiled = [span for span in both.spans if span.name == semconv.COMPILE]
+    assert {"Net.forward", "Sequential.forward", "step"} <= {
+        span[semconv.COMPILE_FUNCTION] for span in compiled
+    }
+    again = [span for span in compiled if span[semconv.COMPILE_AGAIN]]
+    assert any("size mismatch" in span[semconv.COMPILE_REASON] for span in again)
 
 
 @pytest.mark.parametrize("name", LOOPS)

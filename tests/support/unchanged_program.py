@@ -639,6 +639,19 @@ def a_method_and_options() -> Any:
 
 
 @part_of("dynamo")
+def functions_as_they_come_back() -> Any:
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    counted = Counted()
+    off, compiled = torch.compile(plain, disable=True), counted.compile(plain)
+    again = counted.compile(compiled)
+    known = [name for name in sorted(vars(compiled)) if "id" not in name]
+    unwrapped = inspect.unwrap(compiled) is plain
+    return [off is plain, known, unwrapped, counted.seen(off(X), compiled(X), again(X))]
+
+
+@part_of("dynamo")
 def many_modules() -> Any:
     """More than the limit of compilations of one function: each has code of its own."""
     counted = Counted()
