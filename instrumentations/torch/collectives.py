@@ -154,6 +154,8 @@ class _OfGroup:
         try:
             operation = self._operations[int(arguments.name)]
             group = self._group or self._look()
+            if group is None:
+                return
             peer = arguments.root if operation.between else -1
             if operation.counted == operations.INPUTS:
                 tensors = arguments.input_tensors
@@ -178,6 +180,9 @@ class _OfGroup:
         except Exception as error:
             self._guard.failed(error)
 
-    def _look(self) -> Group:
-        group = self._group = groups.group_of(self._process_group())
-        return group
+    def _look(self) -> Group | None:
+        """The group at its first collective; None where Python has let go of it, and C++ has not."""
+        process_group = self._process_group()
+        if process_group is not None:
+            self._group = groups.group_of(process_group)
+        return self._group
