@@ -41,9 +41,10 @@ QUICK = Extent(rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2)
 
 def steps(folder: Path, extent: Extent) -> Iterator[Table]:
     """(b): steps of several lengths, in all ways."""
+    base, each = _calibrated(folder / "calibration")
     for target in _TARGETS_MS:
         place = folder / f"{target}"
-        repeats = _repeats_for(target, place)
+        repeats = max(1, round((target * 1e6 - base) / each))
         number = max(1, round(extent.seconds_per_way * 1000 / target / extent.rounds))
         names = (PLAIN, AGAIN, RECORDED, EVERYTHING, SDK, PROFILER)
         with workers(names, ("benchmarks.training", str(repeats), str(number)), place) as made:
@@ -56,18 +57,19 @@ def steps(folder: Path, extent: Extent) -> Iterator[Table]:
         )
 
 
-def _repeats_for(target_ms: float, folder: Path) -> int:
-    """How many multiplications a layer must do for a step of that length."""
+def _calibrated(folder: Path) -> tuple[float, float]:
+    """ns of a step without its multiplications, and of one of them in each layer."""
 
     def took(repeats: int) -> float:
-        worker = Worker(PLAIN, ("benchmarks.training", str(repeats), "20"), folder / f"calibration-{repeats}")
+        worker = Worker(PLAIN, ("benchmarks.training", str(repeats), "20"), folder / f"{repeats}")
         try:
             return min(sum(block) / len(block) for block in (worker.block() for _ in range(3)))
         finally:
             worker.end()
 
-    few, many = took(1), took(9)
-    return max(1, round(1 + 8 * (target_ms * 1e6 - few) / max(many - few, 1.0)))
+    few, many = took(1), took(33)
+    each = max((many - few) / 32, 1.0)
+    return few - each, each
 
 
 def whole_models(folder: Path, extent: Extent) -> Iterator[Table]:
