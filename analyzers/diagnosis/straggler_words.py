@@ -44,8 +44,8 @@ def sentences(found: Comparison, late: Lateness, steps: int) -> list[str]:
     lines = [f"{first}: {causes}." if causes else f"{first}. What takes longer there was not recorded."]
     if found.evidence == INFERRED:
         lines.append(
-            "No collective was recorded: that the ranks wait for each other is inferred from backward, which"
-            " ends on all of them together. Who is slow within it is not observable."
+            "No collective was recorded in backward: that it holds one is inferred, as it ends on all ranks"
+            " together. Who is slow within it is not observable."
         )
     else:
         share = percent(late.gain)

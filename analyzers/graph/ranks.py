@@ -43,7 +43,7 @@ _HOOKS: Final = (2, 15)
 """Version of PyTorch from which on process groups are known to have hooks."""
 _TOGETHER: Final = 0.95
 """Part of the steps in which backward must end on all ranks at the same time to hold a barrier."""
-_TOGETHER_SHARE: Final = 0.01
+_TOGETHER_SHARE: Final = 0.05
 _TOGETHER_NS: Final = 1_000_000
 """What "at the same time" allows: this part of the step, and at least so much."""
 _COMMUNICATION: Final = (

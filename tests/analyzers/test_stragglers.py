@@ -389,6 +389,38 @@ def _incomplete(run: Run):  # type: ignore[no-untyped-def]
     return decoded
 
 
+def test_what_was_not_measured_is_not_judged() -> None:
+    """At level 2 there are waits for data and the bounds of steps, and no collectives."""
+    rows = [R(step * MS, (step + 1) * MS, step, rank, level=2) for rank in (0, 1) for step in range(40)]
+    judgement = stragglers.judge(run_from(rows, 0, 40 * MS))
+    assert judgement.findings == []
+    assert [one.missing for one in judgement.abstained] == ["recorded at level 2"]
+
+
+def test_what_is_inferred_is_a_warning_without_a_gain() -> None:
+    """Nothing but phases: rank 2 begins backward 60 ms after the others, and all end together."""
+    judgement = stragglers.judge(run_of(training(more_ns={(2, sc.FORWARD): 60 * MS})))
+    (finding,) = judgement.findings
+    assert (finding.where.ranks, finding.severity, finding.gain) == ([2], WARNING, None)
+    assert evidence(finding)["forward.more"] == 60 * MS
+    assert judgement.verdict is not None
+    assert "is inferred" in judgement.verdict.lines[1]
+
+
+def test_ranks_that_do_not_train_together_are_not_compared() -> None:
+    """Backward ends when it ends: nothing says that one waits for the other."""
+    rows = []
+    for rank, length in ((0, 100 * MS), (1, 130 * MS)):
+        for step in range(30):
+            start = step * length
+            rows.append(
+                R(start, start + length, step, rank, phases={sc.BACKWARD: (start, length - 10 * MS, 1)})
+            )
+    judgement = stragglers.judge(run_from(rows, 0, 3900 * MS))
+    assert judgement.findings == []
+    assert "not observable" in judgement.abstained[0].missing
+
+
 def test_hosts_without_a_common_collective_cannot_be_compared() -> None:
     run = run_of(
         training(forward_ns=5 * MS, backward_ns=5 * MS, buckets=2, detail_level=40, skew_ns={2: 90 * MS})
