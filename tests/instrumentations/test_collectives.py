@@ -6,6 +6,7 @@ has no such hooks.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import traceback
@@ -207,8 +208,9 @@ def test_the_program_sees_its_errors(way: str, recording: Recording, group: None
     step()
     with pytest.raises(Exception, match="root") as caught:
         dist.broadcast(torch.ones(1), 5)
-    files = {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)}
-    assert not any("grademl" in file or "instrumentations/torch/" in file for file in files)
+    if sys.version_info >= (3, 11):  # before, only tracebacks that end the program are without our frames
+        files = {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)}
+        assert not any("grademl" in file or "instrumentations/torch/" in file for file in files)
     dist.all_reduce(torch.ones(1))
     writer = recording.finish()
     assert told(writer) == [("main", "all_reduce", 4, True, True)]
