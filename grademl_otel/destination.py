@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from grademl_otel.config import FILE, NONE, OTLP, Settings
 
@@ -19,8 +18,7 @@ DEFAULT_COLLECTOR: Final = ("localhost", 4317)
 PROBE_TIMEOUT_S: Final = 0.1
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(NamedTuple):
     """Where the telemetry of a run goes, decided once at its start."""
 
     exporters: tuple[str, ...]

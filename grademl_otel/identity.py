@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 _HEX: Final = frozenset("0123456789abcdef")
@@ -30,8 +29,7 @@ class Place(NamedTuple):
         return self.world_size > 1
 
 
-@dataclass(frozen=True)
-class _Launcher:
+class _Launcher(NamedTuple):
     """The variables in which a launcher tells a process its place."""
 
     name: str

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from grademl_otel.marks import pack_item
 
 
-@dataclass(frozen=True)
-class LoaderFacts:
+class LoaderFacts(NamedTuple):
     """What a loader says of itself; None where it has no such thing."""
 
     loader: int

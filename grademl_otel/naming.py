@@ -9,16 +9,15 @@ job that never meet in a process group may train models that have nothing to do 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from grademl_otel import agreement
 from grademl_otel.family import Kin, Member, hand_down, kin, this_process
 from grademl_otel.identity import Place, new_run_id, place_from_environment
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """A run's name, and this process' place in it."""
 
     run_id: str

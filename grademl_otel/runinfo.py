@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -120,6 +119,8 @@ def announcement(info: RunInfo, verb: str = "recording") -> str:
         places.append(f"OTLP {without_credentials(endpoint)}" if endpoint else "OTLP on this host")
     if FILE in info.exporters:
         store = _short(info.store)
+        import shlex  # only here: not everybody's start-up is to pay for it
+
         source = "" if store == f"./{DEFAULT_STORE}" else f" {shlex.quote(store)}"
         places.append(f"{store}; report: grademl{source}" if info.traces else store)
     only = "" if info.traces else "; metrics only, so there is no report: OTEL_TRACES_EXPORTER=none"

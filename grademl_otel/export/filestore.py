@@ -18,7 +18,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -50,7 +49,7 @@ def keepable(destination: Destination, store: Path) -> tuple[Destination, str]:
         others = tuple(exporter for exporter in destination.exporters if exporter != FILE)
         what = "nothing is kept in files" if others else "nothing is recorded"
         line = f"{what}: {store}: {error}; GRADEML_STORE names another folder"
-        return replace(destination, exporters=others), line
+        return destination._replace(exporters=others), line
     return destination, ""
 
 
