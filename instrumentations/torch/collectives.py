@@ -176,7 +176,7 @@ class _OfGroup:
         try:
             method = works.here.method
             blocking = not arguments.async_op if method is None else method.blocking
-            operations.issued(call, group, method, blocking, arguments.work)
+            operations.issued(call, group, method, blocking, None if blocking else arguments.work)
         except Exception as error:
             self._guard.failed(error)
 
