@@ -212,9 +212,9 @@ def test_store_that_cannot_be_written_is_no_destination(tmp_path: Path) -> None:
 
     assert keepable(both, tmp_path / "new" / "store") == (both, "")
     rest, line = keepable(both, tmp_path / "file")
-    assert rest == replace(both, exporters=("otlp",))
+    assert rest == both._replace(exporters=("otlp",))
     assert line.startswith(f"nothing is kept in files: {tmp_path / 'file'}: expected a folder")
-    nothing, line = keepable(replace(both, exporters=("file",)), tmp_path / "file")
+    nothing, line = keepable(both._replace(exporters=("file",)), tmp_path / "file")
     assert nothing.nowhere
     assert line.startswith("nothing is recorded: ")
     assert line.endswith("GRADEML_STORE names another folder")
