@@ -509,6 +509,19 @@ def test_ranks_in_the_report(tmp_path: Path) -> None:
     assert "| 1 | 301 ms | 300 ms | 0 us | 1.0 ms | 4.0 ms | 200 ms | 21 |" in markdown
 
 
+def test_the_same_from_jaeger(tmp_path: Path) -> None:
+    """Whose times are in microseconds, cut."""
+    odd = training(buckets=5, compute_scale={1: 3.0001}, allreduce_ns=5 * MS + 1_237)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(simulate(odd).jaeger_v1()))
+    document = analyzers.report(path)
+    assert [finding.id for finding in document.findings] == [stragglers.RULE]
+    assert document.findings[0].where.ranks == [1]
+    assert document.ranks is not None
+    assert document.ranks.source == COLLECTIVES
+    assert document.ranks.ranks[0].wait_ns == pytest.approx(200 * MS, rel=0.001)
+
+
 def test_alike_ranks_are_data_but_no_text(tmp_path: Path) -> None:
     simulate(training(buckets=5)).write_store(tmp_path)
     document = analyzers.report(tmp_path)
