@@ -37,6 +37,7 @@ _Module: Final = torch.nn.Module
 
 class _Inside(threading.local):
     root = False
+    to_run_again = False
     function: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -45,7 +46,8 @@ class _Inside(threading.local):
 
 inside: Final = _Inside()
 """Of this thread: ``root`` is True where a module that is called is part of something that is recorded;
-``function`` is the call of a compiled function, see `functions`.
+``to_run_again`` where it will be called again in the backward; ``function`` is the call of a compiled
+function, see `functions`.
 """
 
 
@@ -193,7 +195,7 @@ class _Hook:
             if machine.waiting:  # inside a dataset or a collate function: part of the fetching
                 return None
             # An evaluation may forget `no_grad`, but hardly `eval`.
-            grad = torch.is_grad_enabled() and module.training
+            grad = (torch.is_grad_enabled() or inside.to_run_again) and module.training
             if len(_roots) <= _MAX_ROOTS:
                 _roots.add(type(module))
             if not machine.in_backward:

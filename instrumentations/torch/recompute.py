@@ -15,7 +15,7 @@ from typing import Any, Final
 from torch.utils import checkpoint
 
 from grademl_otel import marks, semconv
-from grademl_otel.governor import ROOTS
+from grademl_otel.governor import BOUNDARIES, ROOTS
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.forward import inside
 from grademl_otel.instrumentations.torch.inner import InnerPhase
@@ -29,6 +29,7 @@ def install(patches: Patches) -> None:
     phase = InnerPhase("recomputation", _RECOMPUTE)
     frame, function = checkpoint._CheckpointFrame, checkpoint.CheckpointFunction
     patches.replace(frame, "__init__", _wrap_frame(frame.__init__, phase), ROOTS)
+    patches.replace(function, "forward", staticmethod(_wrap_forward(function.forward)), BOUNDARIES)
     patches.replace(function, "backward", staticmethod(_wrap_backward(function.backward, phase)), ROOTS)
 
 
@@ -40,6 +41,25 @@ def _wrap_frame(original: Callable[..., None], phase: InnerPhase) -> Callable[..
         self.recompute_fn = _clocked(self.recompute_fn, phase)
 
     return __init__
+
+
+def _wrap_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The reentrant kind records no gradients where it runs first; it is no evaluation for that."""
+
+    @pass_over
+    @wraps(original)
+    def forward(ctx: Any, *args: Any) -> Any:
+        around = inside.to_run_again
+        try:
+            inside.to_run_again = around or any(ctx.needs_input_grad)
+            return original(ctx, *args)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
+        finally:
+            inside.to_run_again = around
+
+    return forward
 
 
 def _wrap_backward(original: Callable[..., Any], phase: InnerPhase) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from grademl_otel import marks, semconv
@@ -409,3 +411,47 @@ def test_what_is_inside_a_step_is_not_hooked_where_only_boundaries_are_recorded(
         assert torch.optim.Optimizer.zero_grad is hooked
     finally:
         levels.set(EVERYTHING)
+
+
+class Elsewhere(torch.autograd.Function):
+    """Has a part of its backward run in a thread that `threading` does not know, as autograd does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, work: Any) -> torch.Tensor:
+        ctx.work = work
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def run() -> None:
+            try:
+                ctx.work()
+            finally:
+                done.release()
+
+        _thread.start_new_thread(run, ())
+        with done:
+            return gradients[0], None
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_runs_again_in_a_thread_of_autograds_is_of_the_step_that_waits(
+    recording: Recording, reentrant: bool
+) -> None:
+    m = net()
+    o = torch.optim.SGD(m.parameters(), 0.01)
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        part = checkpoint(lambda x: m(x).sin(), x, use_reentrant=reentrant).sum()
+        Elsewhere.apply(m(X), part.backward).sum().backward()
+        o.step()
+        o.zero_grad()
+    written = recording.finish()
+    assert rows_of(written, semconv.RECOMPUTE) == [0, 1]
+    for again, whole in zip(written.phases(semconv.RECOMPUTE), written.phases(semconv.BACKWARD), strict=True):
+        assert inside(again, whole)
+        assert again.lane == whole.lane
+    assert "thread-1" not in written.strings

@@ -154,6 +154,18 @@ def checkpoints_in_a_checkpoint() -> None:
         o.step()
 
 
+@shape(train=3, forward=6, backward=3, recompute=6, optimizer=3, zero_grad=3)
+def reentrant_roots() -> None:
+    m = nn.Linear(8, 8)
+    o = sgd(m)
+    for x, _ in BATCHES[:3]:
+        o.zero_grad()
+        for _ in range(2):
+            x = checkpoint(m, x.requires_grad_(), use_reentrant=True)
+        x.sum().backward()
+        o.step()
+
+
 # --- Mixed precision, several optimizers -------------------------------------------------------------------
 
 
