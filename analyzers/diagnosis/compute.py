@@ -38,8 +38,10 @@ def judge(run: Run) -> Judgement:
         return Judgement([], [unmeasured])
     if not facts or any(steps.n < CONFIDENT_STEPS or steps.exposed_share >= WARN_SHARE for steps in facts):
         return Judgement([], [])
-    if sum(steps.ranks_ns for steps in facts) >= WARN_SHARE * sum(steps.step_ns for steps in facts):
-        return Judgement([], [])
+    waiting = sum(steps.ranks_ns for steps in facts) / max(1.0, sum(steps.step_ns for steps in facts))
+    if waiting >= WARN_SHARE:  # which ranks for, is for another rule to say; here only if none can
+        lines = [f"The ranks wait for each other {percent(waiting)} of each step; for which is not known."]
+        return Judgement([], [], Verdict("unknown", None, lines))
     slowest = max(facts, key=lambda steps: steps.step_ns)
     phase = slowest.busiest
     if phase in (sc.COLLECTIVE, sc.COLLECTIVE_WAIT):

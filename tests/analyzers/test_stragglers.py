@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.cli.app import run as run_command
-from grademl_otel.analyzers.diagnosis import communication, stragglers
+from grademl_otel.analyzers.diagnosis import communication, compute, stragglers
 from grademl_otel.analyzers.diagnosis.engine import diagnose
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Finding
 from grademl_otel.analyzers.diagnosis.lateness import (
@@ -243,6 +243,18 @@ def test_chance_is_the_binomial_tail() -> None:
     assert all(chance_of(k, 50, 1, 4) >= chance_of(k + 1, 50, 1, 4) for k in range(50))
 
 
+def step_of(ranks: int, rank: int, step: int, start: int, issue: int, end: int) -> list[S]:
+    """A step of a rank with an all-reduce from ``issue`` to its end."""
+    name, resource = f"{rank}.{step}", {sc.RANK: rank}
+    lane = {sc.LANE: "main", sc.STEP_NUMBER: step}
+    key = {sc.COLLECTIVE_KEY: f"0:{step}", sc.COLLECTIVE_SIZE: ranks, sc.COLLECTIVE_COMPLETED: True}
+    kind = {**lane, sc.STEP_KIND: "train"}
+    return [
+        S(name, start, end, None, sc.STEP, attributes=kind, resource=resource),
+        S(f"c{name}", issue, end, name, sc.COLLECTIVE, attributes={**lane, **key}, resource=resource),
+    ]
+
+
 # --- Causes ------------------------------------------------------------------------------------------------
 
 
@@ -286,22 +298,19 @@ def test_what_one_rank_does_between_its_steps() -> None:
                 saved += 1
                 scopes.append(Scope(sc.CHECKPOINT_SAVE, 0, at, at + pause, 0, {sc.LANE: "main"}))
             issue = start + 40 * MS
-            lane = {sc.LANE: "main", sc.STEP_NUMBER: step}
-            name, resource = f"{rank}.{step}", {sc.RANK: rank}
-            key = {sc.COLLECTIVE_KEY: f"0:{step}", sc.COLLECTIVE_SIZE: 2, sc.COLLECTIVE_COMPLETED: True}
-            spans += [
+            spans += step_of(2, rank, step, start, issue, end)
+            lane, resource = {sc.LANE: "main", sc.STEP_NUMBER: step}, {sc.RANK: rank}
+            spans.append(
                 S(
-                    name,
+                    f"f{rank}.{step}",
                     start,
-                    end,
-                    None,
-                    sc.STEP,
-                    attributes={**lane, sc.STEP_KIND: "train"},
+                    issue,
+                    f"{rank}.{step}",
+                    sc.FORWARD,
+                    attributes=lane,
                     resource=resource,
-                ),
-                S(f"f{name}", start, issue, name, sc.FORWARD, attributes=lane, resource=resource),
-                S(f"c{name}", issue, end, name, sc.COLLECTIVE, attributes={**lane, **key}, resource=resource),
-            ]
+                )
+            )
             table = {sc.FORWARD: (start, 40 * MS, 1), sc.COLLECTIVE: (issue, end - issue, 1)}
             rows.append(R(start, end, step, rank, phases=table))
             at = end
@@ -324,21 +333,7 @@ def test_ranks_with_unequal_batches_are_out_of_balance() -> None:
         for step in range(24):
             start = step * 100 * MS
             issue, end = start + (90 if step % 4 == rank else 30) * MS, start + 100 * MS
-            lane = {sc.LANE: "main", sc.STEP_NUMBER: step}
-            name, resource = f"{rank}.{step}", {sc.RANK: rank}
-            key = {sc.COLLECTIVE_KEY: f"0:{step}", sc.COLLECTIVE_SIZE: 4, sc.COLLECTIVE_COMPLETED: True}
-            spans += [
-                S(
-                    name,
-                    start,
-                    end,
-                    None,
-                    sc.STEP,
-                    attributes={**lane, sc.STEP_KIND: "train"},
-                    resource=resource,
-                ),
-                S(f"c{name}", issue, end, name, sc.COLLECTIVE, attributes={**lane, **key}, resource=resource),
-            ]
+            spans += step_of(4, rank, step, start, issue, end)
             rows.append(R(start, end, step, rank, phases={sc.COLLECTIVE: (issue, end - issue, 1)}))
     judgement = stragglers.judge(run_from(rows, 0, 2400 * MS, spans=spans))
     (finding,) = judgement.findings
@@ -405,6 +400,24 @@ def test_what_is_inferred_is_a_warning_without_a_gain() -> None:
     assert evidence(finding)["forward.more"] == 60 * MS
     assert judgement.verdict is not None
     assert "is inferred" in judgement.verdict.lines[1]
+
+
+def test_waiting_for_nobody_in_particular_is_no_computing() -> None:
+    """Two ranks, one of them last in 12 of 20 steps: that may be chance, and is not called balance either."""
+    rows, spans = [], []
+    for rank in (0, 1):
+        for step in range(23):
+            late = rank == (0 if step % 5 < 3 else 1)
+            start, end = step * 100 * MS, (step + 1) * 100 * MS
+            issue = end - (5 * MS if late else 45 * MS)
+            spans += step_of(2, rank, step, start, issue, end)
+            rows.append(R(start, end, step, rank, phases={sc.COLLECTIVE: (issue, end - issue, 1)}))
+    found = diagnose(run_from(rows, 0, 2300 * MS, spans=spans))
+    assert [one.id for one in found.findings] == [stragglers.IMBALANCE]
+    only = compute.judge(run_from(rows, 0, 2300 * MS, spans=spans))
+    assert only.findings == []
+    assert only.verdict is not None
+    assert only.verdict.lines == ["The ranks wait for each other 20 % of each step; for which is not known."]
 
 
 def test_ranks_that_do_not_train_together_are_not_compared() -> None:
