@@ -122,6 +122,27 @@ def test_what_is_told(way: str, recording: Recording, group: None) -> None:
     assert [number for _, number in keys(writer)] == list(range(7))
 
 
+def test_what_a_process_dies_in(way: str, recording: Recording, group: None) -> None:
+    began: list[int] = []
+    writer = recording.writer
+    tell = writer.began
+
+    def spy(lane: int, kind: int, t0: int) -> None:
+        began.append(kind)
+        tell(lane, kind, t0)
+
+    writer.began = spy  # type: ignore[method-assign]
+    step()
+    began.clear()
+    dist.all_reduce(torch.ones(1))
+    dist.monitored_barrier()
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    assert work is not None
+    work.wait()
+    assert began == [works.COLLECTIVE, works.COLLECTIVE, marks.phase_kind(semconv.COLLECTIVE_WAIT)]
+    assert not writer.running
+
+
 def test_numbers_of_a_group(way: str, recording: Recording, group: None) -> None:
     dist.all_reduce(torch.ones(1))  # before the run: counted all the same
     step()
