@@ -39,6 +39,8 @@ def install(patches: Patches) -> None:
 
 
 def _wrap_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    guard = Guard("torch: compiled functions")
+
     @pass_over
     @wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +51,7 @@ def _wrap_compile(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         model = args[0] if args else kwargs.get("model")
         if isinstance(compiled, FunctionType) and compiled is not model and _is_function(model):
-            return _recorded(compiled)
+            return _recorded(compiled, guard)
         return compiled
 
     return compile
@@ -64,9 +66,9 @@ def _is_function(model: Any) -> bool:
     return model is not None
 
 
-def _recorded(compiled: FunctionType) -> Callable[..., Any]:
+def _recorded(compiled: FunctionType, guard: Guard) -> Callable[..., Any]:
     """Return the wrapper of a compiled function; pickled by value it is that alone, as in `forward`."""
-    around, hook = inside, _Hook(compiled.__qualname__)
+    around, hook = inside, _Hook(compiled.__qualname__, guard)
 
     @pass_over
     @wraps(compiled)
@@ -127,9 +129,9 @@ class _Hook:
 
     left_by = staticmethod(leave_out_this_frame)
 
-    def __init__(self, qualname: str) -> None:
+    def __init__(self, qualname: str, guard: Guard) -> None:
         self.name = qualname.rpartition("<locals>.")[2]
-        self._guard = Guard(f"torch: {self.name}, compiled,")
+        self._guard = guard
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
