@@ -37,15 +37,13 @@ _ROUNDING_NS: Final = 2_000
 class Collectives:
     """The collectives of all ranks as parallel arrays, one element per rank and collective.
 
-    Sorted by (rank, issue). Times are Unix ns by the rank's own clock; `arrival` is `issue` by the reference
-    clock, the same where all ranks share one.
+    Sorted by (rank, issue). Times are Unix ns by the rank's own clock.
     """
 
     rank: IntArray
     issue: IntArray
     end: IntArray
     """Completion; where that was not observed the return of the call."""
-    arrival: IntArray
     last: IntArray
     """By the rank's own clock, when the last member had arrived that this one had to wait for."""
     key: IntArray
@@ -99,12 +97,6 @@ class Collectives:
         """Whether wait and transfer are told apart: all members are here and the completion was seen."""
         return self.whole & self.completed
 
-    @property
-    def one_sided(self) -> BoolArray:
-        """Whether a member may leave before the others have arrived."""
-        kinds = np.array([op in ONE_SIDED for op in self.ops] or [False], np.bool_)
-        return kinds[self.op]
-
     def of_rank(self, rank: int) -> slice:
         """Return the slice of the collectives of ``rank``, which stand together."""
         first, end = np.searchsorted(self.rank, (rank, rank + 1))
@@ -118,7 +110,7 @@ def collectives_of(run: Run) -> Collectives:
     keys: dict[str, int] = {}
     key: IntArray = np.array([keys.setdefault(text, len(keys)) for text in found.pop("text")], np.int64)
     rank, issue, end = found["rank"], found["issue"], found["end"]
-    # The thread that waits for one of its own collectives tells the key again: the first is the arrival.
+    # Of a key that a rank tells twice, the first is its arrival.
     order = np.lexsort((issue, rank, key))
     again = np.zeros(len(order), np.bool_)
     again[1:] = (key[order][1:] == key[order][:-1]) & (rank[order][1:] == rank[order][:-1])
@@ -141,7 +133,6 @@ def collectives_of(run: Run) -> Collectives:
     kept = kept[np.lexsort((end[kept], issue[kept], rank[kept]))]
     return Collectives(
         **{name: column[kept] for name, column in found.items()},
-        arrival=arrival[kept],
         last=last[kept],
         key=key[kept],
         present=present[kept] if len(keys) else present,

@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import comb
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,27 +291,16 @@ def test_what_one_rank_does_between_its_steps() -> None:
     """Rank 0 saves for 400 ms after every tenth step, the other waits in the next all-reduce."""
     rows, spans, scopes = [], [], []
     for rank in (0, 1):
-        at, saved = 0, 0
+        at = 0
         for step in range(40):
             pause = 400 * MS if step % 10 == 9 else 0
             start, end = at + (pause if rank == 0 else 0), at + pause + 50 * MS
             if pause and rank == 0:
-                saved += 1
                 scopes.append(Scope(sc.CHECKPOINT_SAVE, 0, at, at + pause, 0, {sc.LANE: "main"}))
             issue = start + 40 * MS
             spans += step_of(2, rank, step, start, issue, end)
-            lane, resource = {sc.LANE: "main", sc.STEP_NUMBER: step}, {sc.RANK: rank}
-            spans.append(
-                S(
-                    f"f{rank}.{step}",
-                    start,
-                    issue,
-                    f"{rank}.{step}",
-                    sc.FORWARD,
-                    attributes=lane,
-                    resource=resource,
-                )
-            )
+            said: dict[str, Any] = {"attributes": {sc.LANE: "main"}, "resource": {sc.RANK: rank}}
+            spans.append(S(f"f{rank}.{step}", start, issue, f"{rank}.{step}", sc.FORWARD, **said))
             table = {sc.FORWARD: (start, 40 * MS, 1), sc.COLLECTIVE: (issue, end - issue, 1)}
             rows.append(R(start, end, step, rank, phases=table))
             at = end
