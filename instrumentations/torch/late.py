@@ -22,6 +22,9 @@ _HOOKED: Final = (
     ("torch", "compile"),
     ("torch", "save"),
     ("torch", "load"),
+    ("accelerate.utils.operations", "send_to_device"),
+    ("lightning.fabric.utilities.apply_func", "move_data_to_device"),
+    ("lightning_fabric.utilities.apply_func", "move_data_to_device"),
     *(
         ("torch.distributed.checkpoint", name)
         for name in ("save", "async_save", "load", "save_state_dict", "load_state_dict")

@@ -255,8 +255,10 @@ def test_a_batch_that_a_framework_moves_is_one_transfer(
 ) -> None:
     operations = pytest.importorskip("accelerate.utils.operations")
     write(packages, "lightning_fabric.utilities.apply_func", MOVER)
+    from accelerate import data_loader
     from lightning_fabric.utilities import apply_func  # type: ignore[import-not-found]
 
+    assert data_loader.send_to_device is operations.send_to_device  # type: ignore[attr-defined]
     m = net()
     o = torch.optim.SGD(m.parameters(), 0.01)
     movers = (apply_func.move_data_to_device, operations.send_to_device)
