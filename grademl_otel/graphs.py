@@ -14,17 +14,33 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-import wrapt
-
 _instead: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+_watching: Final[list[bool]] = []
 
 
 def traced_as(ours: Any, instead: Any) -> None:
     """Have Dynamo trace the function ``instead`` where a function that it compiles calls ``ours``."""
     _instead[ours] = instead
+    watch()
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None and hasattr(dynamo, "decorators"):
         _tell(dynamo, ours, instead)
+
+
+def watch() -> None:
+    """Be told when Dynamo is imported, as soon as there may be one.
+
+    A program without torch is not to pay for the import of wrapt.
+    """
+    if _watching or ("torch" not in sys.modules and "wrapt" not in sys.modules):
+        return
+    _watching.append(True)
+    try:
+        import wrapt
+
+        wrapt.register_post_import_hook(_tell_all, "torch._dynamo")
+    except Exception:
+        pass  # the graphs break
 
 
 def nothing(*_: Any, **__: Any) -> AbstractContextManager[None]:
@@ -42,6 +58,3 @@ def _tell(dynamo: Any, ours: Any, instead: Any) -> None:
 def _tell_all(dynamo: Any) -> None:
     for ours, instead in list(_instead.items()):
         _tell(dynamo, ours, instead)
-
-
-wrapt.register_post_import_hook(_tell_all, "torch._dynamo")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, overload
 
 from grademl_otel import marks, semconv
 from grademl_otel.governor import UPDATES
-from grademl_otel.graphs import nothing, traced_as
+from grademl_otel.graphs import nothing, traced_as, watch
 from grademl_otel.guard import Guard
 from grademl_otel.messages import complain
 from grademl_otel.steps import EVALUATION, TRAIN
@@ -293,6 +293,7 @@ def phase(name: Any = None) -> Any:
 def _phase(name: Any) -> Any:
     if callable(name):
         return phase()(name)  # @phase without parentheses
+    watch()
     made = Phase("" if name is None else spelled(name))
     if (name is None or type(name) is str) and len(_phases) < _MOST_KEPT:
         return _phases.setdefault(name, made)
