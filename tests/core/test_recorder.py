@@ -67,7 +67,9 @@ def test_rows_by_kind(recording: Recorder, written: ListWriter) -> None:
     assert histogram[2] == 1
 
 
-def test_the_totals_of_a_phase_leave_at_once_and_those_of_a_row_with_it(recording: Recorder, written: ListWriter) -> None:
+def test_the_totals_of_a_phase_leave_at_once_and_those_of_a_row_with_it(
+    recording: Recorder, written: ListWriter
+) -> None:
     backward = marks.phase_kind(semconv.BACKWARD)
     recording.phase(backward, 1, 0, 10, 1, -1, 0, 0)
     assert written.totals[marks.ACC_PHASE_COUNT + semconv.PHASE_INDEX[semconv.BACKWARD]] == 1
