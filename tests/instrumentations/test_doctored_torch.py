@@ -74,7 +74,7 @@ CORE = ("Module", "Optimizer", "Parameter", "DataLoader")
 """Without these it would be no torch."""
 FIXED = {
     *("data: DataLoader.__iter__", "stateful: StatefulDataLoader.__iter__"),
-    "recompute: CheckpointFunction.backward",
+    *("recompute: CheckpointFunction.forward", "recompute: CheckpointFunction.backward"),
 }
 """Called by Python and by autograd, which know one way."""
 CHECKED = "_next_data"
