@@ -226,10 +226,10 @@ def test_waits_for_a_device_that_is_in_use(recording: Recording) -> None:
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of modules to import, which are forgotten afterwards."""
     monkeypatch.syspath_prepend(tmp_path)
-    known = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def write(folder: Path, module: str, text: str) -> None:
