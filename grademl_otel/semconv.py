@@ -71,13 +71,13 @@ WORKER_PHASES: Final[tuple[str, ...]] = (DATA_FETCH, DATA_COLLATE)
 """Phases that run in a loader worker's lane, or inside `data.wait` when the loader has no workers."""
 
 DEVICE_PREFIX: Final = "device."
-"""What a device did for a phase has the phase's name after this: `device.forward`, in spans and step table."""
+"""What a device did for a phase has the phase's name after this: `device.forward`, in spans and tables."""
 DEVICE_PHASES: Final[tuple[str, ...]] = (DATA_TRANSFER, FORWARD, BACKWARD, OPTIMIZER)
 """Phases whose time on an asynchronous device is recorded beside that of the host."""
 
 USER_PREFIX: Final = "user."
-"""In step tables a phase that the program named has its name after this; so has, everywhere, one whose name is
-taken."""
+"""In step tables a phase that the program named has its name after this; so has, everywhere, one whose name
+is taken."""
 SAYABLE: Final[frozenset[str]] = frozenset(
     {
         DATA_WAIT, DATA_TRANSFER, FORWARD, BACKWARD, OPTIMIZER, ZERO_GRAD, DEVICE_SYNC, CHECKPOINT_SAVE,
