@@ -47,6 +47,7 @@ PHASES_OF = {
     "safetensors": set(),
     "distributed_checkpoint": set(),
     "collectives": set(),
+    "implicitwaits": set(),
     "recompute": {semconv.RECOMPUTE},
     "stateful": set(),
     "movers": set(),
