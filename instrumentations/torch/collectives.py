@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
-from grademl_otel.instrumentations.torch import groupcalls, groups, operations, works
+from grademl_otel.instrumentations.torch import groupcalls, groups, implicitwaits, operations, works
 from grademl_otel.instrumentations.torch.groups import Group
 from grademl_otel.instrumentations.torch.operations import Call, Operation
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
@@ -58,6 +58,7 @@ def install(patches: Patches) -> None:
     have_hooks = all(hasattr(ProcessGroup, name) for name in _REGISTRATIONS)
     works.install(patches)
     groupcalls.install(patches, have_hooks)
+    implicitwaits.install_broadcast(patches)
     patches.on_restore(groups.forget)
     if have_hooks:
         hooks = _Hooks()

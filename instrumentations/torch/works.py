@@ -33,7 +33,7 @@ from grademl_otel.steps import StepMachine
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 
 COLLECTIVE: Final = marks.phase_kind(semconv.COLLECTIVE)
-_WAIT: Final = marks.phase_kind(semconv.COLLECTIVE_WAIT)
+WAIT: Final = marks.phase_kind(semconv.COLLECTIVE_WAIT)
 COMM_LANE: Final = "comm"
 """Of collectives that run beside the thread which issued them."""
 
@@ -223,7 +223,7 @@ def begin_wait(work: Any, guard: Guard) -> Waiting | None:
             return None
         machine = recorder.known()
         if machine is not None:
-            machine.begin_inner(_WAIT, t0)
+            machine.begin_inner(WAIT, t0)
         return None if found is None else found[1], recorder, machine, t0
     except Exception as error:
         guard.failed(error)
@@ -235,7 +235,7 @@ def end_wait(waiting: Waiting, work: Any, completed: bool, guard: Guard) -> None
         t1 = perf_counter_ns()
         issued, recorder, machine, t0 = waiting
         if machine is not None and (issued is None or not issued.blocking):
-            machine.inner(_WAIT, t0, t1)
+            machine.inner(WAIT, t0, t1)
         if issued is not None:
             issued.over(t1, completed, work)
         if recorder.measuring:

@@ -199,6 +199,7 @@ def test_waits_for_what_was_issued_before(job: Job) -> None:
     for rank in range(job.world):
         assert waits[rank, "all_reduces"] == 1
         assert waits[rank, "one_and_all"] == 0
+        assert waits[rank, "functionals"] == 1
         assert waits[rank, "between_two"] == (4 if rank in (0, last) else 2)
         assert waits[rank, "later"] == (rank != last)
 

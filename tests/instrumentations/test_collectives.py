@@ -38,6 +38,7 @@ HOOKS = hasattr(dist.ProcessGroup, "register_post_hook")
 PLAIN = {name: vars(dist.ProcessGroup)[name] for name in ("allreduce", "send", "recv", "monitored_barrier")}
 PLAIN_WAIT = vars(dist.Work)["wait"]
 PLAIN_REGISTER = distributed_c10d._register_process_group
+PLAIN_BROADCAST = dist._broadcast_coalesced
 
 
 def open_group() -> None:
@@ -203,6 +204,7 @@ def test_all_is_given_back(recording: Recording, group: None, monkeypatch: pytes
     assert not asked
     assert {name: vars(dist.ProcessGroup)[name] for name in PLAIN} == PLAIN
     assert vars(dist.Work)["wait"] is PLAIN_WAIT
+    assert dist._broadcast_coalesced is PLAIN_BROADCAST
     assert distributed_c10d._register_process_group is PLAIN_REGISTER
     assert len(told(recording.writer)) == 1
 
@@ -273,6 +275,25 @@ def test_modes_of_the_program_see_nothing_of_it(recording: Recording, group: Non
     assert len(told(recording.finish())) == 1
     TorchInstrumentor().uninstrument()
     assert recorded == called()
+
+
+def test_waits_that_are_in_c(recording: Recording, group: None) -> None:
+    functional = pytest.importorskip("torch.distributed._functional_collectives")
+    world = dist.group.WORLD
+    assert world is not None
+    step()
+    result = functional.all_reduce(torch.ones(3), "sum", world)
+    assert not recording.writer.phases(semconv.COLLECTIVE_WAIT)
+    assert (result + result).tolist() == [2, 2, 2]  # waited for once
+    assert len(recording.writer.phases(semconv.COLLECTIVE_WAIT)) == 1
+    functional.all_reduce(torch.ones(3), "sum", world).wait()
+    assert len(recording.writer.phases(semconv.COLLECTIVE_WAIT)) == 2
+    network = nn.parallel.DistributedDataParallel(nn.BatchNorm1d(2))
+    before = len(recording.writer.phases(semconv.COLLECTIVE_WAIT))
+    network(torch.ones(2, 2)).sum().backward()
+    (forward,) = recording.writer.phases(semconv.FORWARD)[1:]
+    (buffers,) = recording.writer.phases(semconv.COLLECTIVE_WAIT)[before:]
+    assert forward.t0 <= buffers.t0 <= buffers.t1 <= forward.t1
 
 
 def test_rows(recording: Recording, group: None) -> None:
