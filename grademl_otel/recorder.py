@@ -233,8 +233,9 @@ class Recorder:
 
     def _leave(self) -> None:
         """Let go of ring and run in a child that C code forked, unknown to Python: they are the parent's."""
+        forked = self._forked
         self.mute()
-        self._forked()
+        forked()
 
     def is_helper(self) -> bool:
         """Whether this thread, unknown so far, runs while another one is inside a root module."""
@@ -564,8 +565,9 @@ class Recorder:
         former, self.level = self.level, level
         self._writer.measure_all_but(_UNMEASURED[level])
         if level >= BOUNDARIES:
-            for _, machine in self._machines:  # their ends are not told any more
-                for _ in range(_NESTING):
+            here = self.here()
+            for _, machine in self._machines:  # their ends may not be told any more
+                for _ in range(_NESTING if machine is not here else 0):
                     self.ended(machine.lane)
         if former == UPDATES:
             for machine in tuple(self._tallies):
@@ -588,10 +590,14 @@ class Recorder:
     def mute(self) -> None:
         """Write nothing any more: the run is over, or this is a forked child and the ring is its parent's."""
         self.device = None
+        self._forked = _nothing  # a block of the parent's that is left in the child, whose run is another
         self._attach(_Nothing())
         self._keeper = _Nothing()
         if self.context is not None:
             self.context.mute()
+
+
+def _nothing() -> None: ...
 
 
 class _Nothing:

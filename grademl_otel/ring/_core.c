@@ -326,15 +326,18 @@ static PyObject *core_began(Core *core, PyObject *const *args, Py_ssize_t given)
     if (short_number(args[0], &number) || short_number(args[1], &kind) || numbers(args + 2, 1, &t0)) {
         return NULL;
     }
-    if (core->process != forks || !is_measured(core, kind)) {
-        Py_RETURN_NONE;
-    }
-    Lane *lane = lane_of(core, number, 1);
+    Lane *lane = core->process == forks ? lane_of(core, number, 1) : NULL;
     if (lane != NULL) {
         if (lane->depth < DEPTH) {
-            lane->stack[lane->depth].kind = kind;
-            lane->stack[lane->depth].t0 = t0;
-            show(core, lane, kind, t0);
+            int outer = lane->depth - 1;
+            if (is_measured(core, kind)) {
+                lane->stack[lane->depth].kind = kind;
+                lane->stack[lane->depth].t0 = t0;
+                show(core, lane, kind, t0);
+            } else { // its end comes, too: until then what is around it goes on being shown
+                lane->stack[lane->depth].kind = outer < 0 ? 0 : lane->stack[outer].kind;
+                lane->stack[lane->depth].t0 = outer < 0 ? 0 : lane->stack[outer].t0;
+            }
         }
         lane->depth++;
     }

@@ -94,6 +94,8 @@ class Core:
     def _phase(
         self, kind: int, lane: int, t0: int, t1: int, row: int, item: int, own: int, detail: int
     ) -> None:
+        if not marks.PHASE_BASE <= kind <= marks.MAX_PHASES:
+            raise ValueError(f"{kind} is not the kind of a phase")
         if not self.is_measured(kind):
             return
         self.write(kind, lane, t0, t1, row, item, own, detail)
@@ -129,16 +131,20 @@ class Core:
             totals[self._histogram + bisect_left(self._bounds, t1 - t0)] += 1
 
     def began(self, lane: int, kind: int, t0: int) -> None:
-        """Show that ``kind`` runs in ``lane`` since ``t0``; phases of a lane nest."""
-        if not self.is_measured(kind):
-            return
+        """Show that ``kind`` runs in ``lane`` since ``t0``; phases of a lane nest.
+
+        In one that is not measured what is around it goes on being shown.
+        """
         slot = self._lanes.get(lane) or self._new_lane(lane)
         if slot is None:
             return
         offset, stack = slot
-        stack.append((kind, t0))
-        if len(stack) <= _DEPTH:
+        if not self.is_measured(kind):
+            stack.append(stack[-1] if stack else (0, 0))
+            return
+        if len(stack) < _DEPTH:
             _pack_open_phase(self._memory, offset, lane, kind, 0, t0)
+        stack.append((kind, t0))
 
     def ended(self, lane: int) -> None:
         """Take back the innermost `began` of ``lane``; the one around it, if any, runs again."""

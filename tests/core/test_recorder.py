@@ -187,6 +187,17 @@ def test_a_fork_that_python_does_not_know_writes_nothing(
     assert told == [True]
 
 
+def test_what_a_child_asks_of_the_recorder_of_its_parent_is_not_another_fork(
+    written: ListWriter, transport: ListTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    recording = Recorder(written, transport, count(2), lambda: told.append(True))
+    recording.mute()  # by Python's own fork
+    monkeypatch.setattr(os, "getpid", lambda: recording.pid + 1)
+    recording.here()
+    assert told == []
+
+
 def test_a_muted_recorder_writes_nothing(recording: Recorder, written: ListWriter) -> None:
     recording.mute()
     recording.phase(1, 1, 0, 10, 1, -1, 0, 0)

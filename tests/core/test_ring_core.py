@@ -119,6 +119,27 @@ def test_both_cores_go_round_the_ring_and_nest_deeply(compiled_core: Any) -> Non
     assert memories[0] == memories[1]
 
 
+def test_what_is_around_a_phase_that_is_not_measured_goes_on_being_shown(core_type: Any) -> None:
+    memory = bytearray(GEOMETRY.size)
+    core = made(core_type, memory)
+
+    def shown() -> tuple[int, ...]:
+        return layout.OPEN_PHASE.unpack_from(memory, layout.OPEN_PHASES)
+
+    core.measure_all_but(1 << 5)
+    core.began(3, 40, 100)
+    for _ in range(2):
+        core.began(3, 5, 200)
+        core.began(3, 6, 300)
+        assert shown() == (3, 6, 0, 300)
+        core.ended(3)
+        assert shown() == (3, 40, 0, 100)
+        core.ended(3)
+        assert shown() == (3, 40, 0, 100)
+    core.ended(3)
+    assert shown() == (3, 0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
@@ -130,6 +151,8 @@ def test_both_cores_go_round_the_ring_and_nest_deeply(compiled_core: Any) -> Non
         ("write", (1, 1, "now", 0, 0)),
         ("phase", (1, 1, None, 0, 0, 0, 0, 0)),
         ("phase", (1, 1)),
+        ("phase", (0, 1, 0, 0, 0, 0, 0, 0)),
+        ("phase", (marks.ROW, 1, 0, 0, 0, 0, 0, 0)),
         ("row", (1, 1 << 20, 0, 0, 0, 0, 0, 0, 0, 0)),
         ("began", (1 << 16, 1, 0)),
         ("ended", ()),

@@ -32,7 +32,7 @@ class ListWriter:
     marks: list[Mark] = field(default_factory=list)
     strings: list[str] = field(default_factory=lambda: [""])
     running: list[tuple[int, int]] = field(default_factory=list)
-    """(lane, kind) of the open phases."""
+    """(lane, kind) of the open phases; 0 for one that is not measured."""
 
     def __post_init__(self) -> None:
         geometry = layout.geometry(64 * 1024)
@@ -57,8 +57,7 @@ class ListWriter:
         return self.ids[text]
 
     def began(self, lane: int, kind: int, t0: int) -> None:
-        if self.is_measured(kind):
-            self.running.append((lane, kind))
+        self.running.append((lane, kind if self.is_measured(kind) else 0))
 
     def ended(self, lane: int) -> None:
         if self.running:
