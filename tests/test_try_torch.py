@@ -64,6 +64,36 @@ def test_a_version_that_fails(
     assert "torch: forward is not recorded" in row
 
 
+def test_a_row_says_which_tests_were_chosen(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tool.Environment, "run", answering("....\n4 passed in 2.0s\n"))
+    options = ["--folder", str(tmp_path), "--log", str(tmp_path), "--only", "phases or compile"]
+    assert tool.main(["2.8.0", *options]) == 0
+    assert "| 4 passed of `phases or compile` |" in capsys.readouterr().out
+
+
+def test_tests_that_do_not_end(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = answering("")
+
+    def run(self: Any, *arguments: str, timeout: int, **rest: Any) -> subprocess.CompletedProcess[str]:
+        if "pytest" in arguments:
+            program = "print('..F', flush=True); import time; time.sleep(600)"
+            return subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, timeout=timeout
+            )
+        return answers(self, *arguments)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(tool.Environment, "run", run)
+    monkeypatch.setattr(tool, "TEST_TIMEOUT_S", 2)
+    assert tool.main(["2.8.0", "--folder", str(tmp_path), "--log", str(tmp_path)]) == 1
+    row = capsys.readouterr().out
+    assert f"the tests had not ended after 2 s, see {tmp_path / '2.8.0.log'}" in row
+    assert "| not to the end | All is well |" in row  # the example is tried all the same
+
+
 def test_a_version_that_cannot_be_had(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

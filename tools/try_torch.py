@@ -129,20 +129,25 @@ def _try(environment: Environment, version: str, only: str | None, logs: Path) -
 
 
 def _tests(environment: Environment, version: str, only: str | None, logs: Path, problems: list[str]) -> str:
-    """Run the tests of the hooks; return what pytest counted."""
+    """Run the tests of the hooks; return what pytest counted, and of which tests where not of all."""
     chosen = ["-k", only] if only else []
-    done = environment.run(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, TESTS, timeout=TEST_TIMEOUT_S
-    )
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{version}.log"
+    try:
+        done = environment.run(
+            "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, TESTS, timeout=TEST_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        log.write_bytes(error.output or b"")  # bytes, whatever was asked for
+        problems.append(f"the tests had not ended after {TEST_TIMEOUT_S} s, see {log}")
+        return "not to the end"
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
         problems.append(f"{len(failed)} failed, see {log}: {', '.join(failed[:3]) or 'no test ran'}")
     last = done.stdout.strip().rpartition("\n")[2]
     counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?|xfailed)", last)
-    return ", ".join(counts) or "none"
+    return (", ".join(counts) or "none") + (f" of `{only}`" if only else "")
 
 
 def _example(environment: Environment, problems: list[str]) -> str:
