@@ -11,7 +11,7 @@ from grademl_otel.analyzers.diagnosis.finding import CONFIDENT_STEPS, Abstained
 from grademl_otel.analyzers.diagnosis.lateness import COVERED_SHARE, NOW_AND_THEN, Lateness
 from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.graph.path import INFERRED
-from grademl_otel.analyzers.graph.ranks import Comparison
+from grademl_otel.analyzers.graph.ranks import FIRST_COLLECTIVE, Comparison
 from grademl_otel.analyzers.units import milliseconds, percent
 
 _NAMED: Final = 4
@@ -46,6 +46,10 @@ def sentences(found: Comparison, late: Lateness, steps: int) -> list[str]:
         lines.append(
             "No collective was recorded in backward: that it holds one is inferred, as it ends on all ranks"
             " together. Who is slow within it is not observable."
+        )
+    elif found.source == FIRST_COLLECTIVE:
+        lines.append(
+            f"That costs up to {percent(late.gain)} of each step: how long the others wait is not recorded."
         )
     else:
         share = percent(late.gain)

@@ -47,12 +47,13 @@ from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.graph.ranks import (
     BACKWARD,
     COLLECTIVES,
+    FIRST_COLLECTIVE,
     Comparison,
     common_steps,
     compare_ranks,
 )
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.units import percent
+from grademl_otel.analyzers.units import milliseconds, percent
 
 RULE: Final = "ranks.straggler"
 IMBALANCE: Final = "ranks.imbalance"
@@ -73,15 +74,19 @@ def judge(run: Run) -> Judgement:
         return Judgement([], [])
     compared = [found for found in compare_ranks(run) if on_cpu(run) or found.source == COLLECTIVES]
     margin = _CLOCK_MARGIN * activities(run).collectives.clocks.error_ns
+    in_vain: list[Abstained] = []
     for found in compared:
         late = lateness(found, margin)
         if late is None:
+            continue
+        if _nobody_waits(found, compared[0], margin):
+            in_vain.append(_waited_for_by_nobody(late))
             continue
         confirmed = _confirmed(late, compared[1:], margin) if found is compared[0] else 0
         judgement = _judged(run, found, late, max(len(found), confirmed))
         if judgement is not None:
             return judgement
-    return Judgement([], _not_observable(run, compared))
+    return Judgement([], in_vain or _not_observable(run, compared))
 
 
 def observable(run: Run) -> bool:
@@ -165,6 +170,24 @@ def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgemen
     )
     abstained = [] if late.covered >= COVERED_SHARE else [cause_unknown(late)]
     return Judgement([finding], abstained, Verdict(RULE, severity, sentences(found, late, steps)))
+
+
+def _nobody_waits(found: Comparison, waits: Comparison, margin: float) -> bool:
+    """Whether a rank comes late to its first collectives where the others are not seen to wait for it."""
+    if found.source != FIRST_COLLECTIVE or waits.source != COLLECTIVES:
+        return False
+    late = lateness(found.of_steps_in(waits), margin)
+    return late is not None and late.gain >= WARN_SHARE
+
+
+def _waited_for_by_nobody(late: Lateness) -> Abstained:
+    return Abstained(
+        RULE,
+        f"rank {late.ranks[0]} comes {milliseconds(late.late_ns)} after the others to the first collective of"
+        " a step, but where all of them were recorded nobody is seen to wait for it: the others take longer"
+        " after that, or wait in compiled code",
+        "look at single steps (`grademl critical-path`)",
+    )
 
 
 def _may_be_chance(late: Lateness) -> Abstained:

@@ -7,7 +7,8 @@ that holds one: who is slow waits least. Three things tell how late a rank was i
 * ``collectives``: what each rank's main lane waited in them for the others, in steps whose collectives are
   all here, with all members. Who waited least was last.
 * ``first collective``: when each rank came to the first collective of the step, which the step table says of
-  every step. What made a rank late after it cannot be seen there.
+  every step. What made a rank late after it cannot be seen there. It tells nothing where that is another one
+  for some ranks, as for the stages of a pipeline: then some come first by design.
 * ``backward``: where none was recorded in backward, but that ends on all ranks at the same time, it holds one
   (before PyTorch has hooks of process groups, nobody is told of those that it issues). When each rank began
   it shows who was late before; who was late within cannot be seen.
@@ -16,7 +17,7 @@ that holds one: who is slow waits least. Three things tell how late a rank was i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from grademl_otel.analyzers.graph.budget import steady_rows
 from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 from grademl_otel.analyzers.graph.main_lane import NAMES
 from grademl_otel.analyzers.graph.path import INFERRED, OBSERVED
+from grademl_otel.analyzers.model.collectives import Collectives
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
@@ -42,7 +44,8 @@ _VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _HOOKS: Final = (2, 15)
 """Version of PyTorch from which on process groups are known to have hooks."""
 _TOGETHER: Final = 0.95
-"""Part of the steps in which backward must end on all ranks at the same time to hold a barrier."""
+"""Part of the steps in which backward must end on all ranks at the same time to hold a barrier, or in which
+their first collective must be the same."""
 _TOGETHER_SHARE: Final = 0.05
 _TOGETHER_NS: Final = 1_000_000
 """What "at the same time" allows: this part of the step, and at least so much."""
@@ -66,7 +69,7 @@ class Comparison:
     step: IntArray
     """Numbers of the steps."""
     late: IntArray
-    """How much later than the first rank of the step; 0 for that one."""
+    """How much later than the first of the ranks that it meets in the step; 0 for that one."""
     length: IntArray
     """Of the step."""
     own: dict[str, IntArray]
@@ -85,6 +88,20 @@ class Comparison:
     def evidence(self) -> str:
         return INFERRED if self.source == BACKWARD else OBSERVED
 
+    def of_steps_in(self, other: Comparison) -> Comparison:
+        """Return those of its steps that ``other`` has, too; without what lies beside the main lanes."""
+        at = np.isin(self.step, other.step)
+        return replace(
+            self,
+            step=self.step[at],
+            late=self.late[at],
+            length=self.length[at],
+            own={phase: times[at] for phase, times in self.own.items()},
+            wait=None if self.wait is None else self.wait[at],
+            transfer=None if self.transfer is None else self.transfer[at],
+            overlapped=None,
+        )
+
 
 def compare_ranks(run: Run) -> list[Comparison]:
     """Return the comparisons that the recording of ``run`` allows, the best first; none for a single rank."""
@@ -102,7 +119,7 @@ def compare_ranks(run: Run) -> list[Comparison]:
     if told.any() and counts[told].any():
         comparisons.append(_by_waits(run, found, step[told], rows[told]))
     met = (counts > 0).all(axis=1)
-    if met.any():
+    if met.any() and _first_is_the_same(found.collectives, rows):
         first = run.steps.first[semconv.COLLECTIVE][rows[met]]
         comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, shift))
     if not _seen_in_backward(run, found, counts):
@@ -127,9 +144,59 @@ def common_steps(run: Run) -> tuple[IntArray, IntArray]:
 def _by_waits(run: Run, found: Activities, step: IntArray, rows: IntArray) -> Comparison:
     own, wait, transfer = _spent(run, found, rows, None)
     return Comparison(
-        COLLECTIVES, run.ranks, step, wait.max(axis=1, keepdims=True) - wait,
+        COLLECTIVES, run.ranks, step, _longest(wait, _meeting(found.collectives, rows)) - wait,
         run.steps.end[rows] - run.steps.start[rows], own, wait, transfer, _overlapped(run, found, rows),
     )  # fmt: skip
+
+
+def _places(found: Collectives, rows: IntArray) -> IntArray:
+    """Return for each collective the place in ``rows``, counted row by row, that it is part of; else -1."""
+    place = np.full(max(int(found.row.max(initial=-1)), int(rows.max(initial=-1))) + 2, -1, np.int64)
+    place[rows] = np.arange(rows.size).reshape(rows.shape)
+    at: IntArray = place[found.row]  # the last element serves those outside rows
+    return at
+
+
+def _meeting(found: Collectives, rows: IntArray) -> IntArray:
+    """Return a matrix like ``rows``: ranks with one number in a step meet in its collectives, if by way of
+    others. Those that do not, keep nobody of the others waiting.
+    """
+    at = _places(found, rows)
+    key, at = found.key[at >= 0], at[at >= 0]
+    steps, ranks = rows.shape
+    # Of a key, members in another step are not met in this one.
+    _, key = np.unique(key * max(1, steps) + at // ranks, return_inverse=True)
+    number = np.arange(rows.size)
+    while True:
+        least = np.full(len(at), rows.size, np.int64)
+        np.minimum.at(least, key, number[at])
+        before = number.copy()
+        np.minimum.at(number, at, least[key])
+        if np.array_equal(number, before):
+            return number.reshape(rows.shape)
+
+
+def _longest(wait: IntArray, meeting: IntArray) -> IntArray:
+    """Return for each rank and step the longest ``wait`` of those that it meets."""
+    longest = np.zeros(wait.size, np.int64)
+    np.maximum.at(longest, meeting.ravel(), wait.ravel())
+    return longest[meeting]
+
+
+def _first_is_the_same(found: Collectives, rows: IntArray) -> bool:
+    """Whether the first collective of a step is one of all ranks, as far as the steps in detail tell."""
+    at = _places(found, rows)
+    inside = np.flatnonzero(at >= 0)
+    inside = inside[np.lexsort((found.issue[inside], at[inside]))]
+    cell, first = np.unique(at[inside], return_index=True)
+    first = inside[first]
+    keys = np.full(rows.size, -1, np.int64)
+    # A sender and its receiver come when it is their turn.
+    between = np.array([op in ("send", "recv") for op in found.ops] or [False], np.bool_)[found.op[first]]
+    keys[cell] = np.where(between, found.rank[first] + (1 << 62), found.key[first])
+    firsts = keys.reshape(rows.shape)
+    detailed = firsts[(firsts >= 0).all(axis=1)]
+    return not len(detailed) or bool((detailed == detailed[:, :1]).all(axis=1).mean() >= _TOGETHER)
 
 
 def _by_arrivals(

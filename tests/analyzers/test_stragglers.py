@@ -22,7 +22,7 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.cli.app import run as run_command
 from grademl_otel.analyzers.diagnosis import communication, compute, stragglers
 from grademl_otel.analyzers.diagnosis.engine import diagnose
-from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Finding
+from grademl_otel.analyzers.diagnosis.finding import CRITICAL, WARNING, Finding, Judgement
 from grademl_otel.analyzers.diagnosis.lateness import (
     CHANGING,
     NOW_AND_THEN,
@@ -32,7 +32,7 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     lateness,
 )
 from grademl_otel.analyzers.errors import EXIT_NOTHING_FOUND
-from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison
+from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison, compare_ranks
 from grademl_otel.analyzers.model.facts import Scope
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting import tables
@@ -422,6 +422,71 @@ def test_ranks_that_do_not_train_together_are_not_compared() -> None:
     judgement = stragglers.judge(run_from(rows, 0, 3900 * MS))
     assert judgement.findings == []
     assert "not observable" in judgement.abstained[0].missing
+
+
+Part = tuple[int, int, str, int, str]
+"""Issue and end in ms since the step should begin, group, members, operation."""
+
+
+def steps_with(parts_of: list[list[Part]], steps: int = 30, detail: bool = True) -> Run:
+    """Return a run whose ranks do the same in each step of 100 ms: ``parts_of`` each of them."""
+    rows, spans = [], []
+    for rank, parts in enumerate(parts_of):
+        where = {sc.RANK: rank}
+        for step in range(steps):
+            begin = (step + 1) * 100 * MS
+            start, end = begin + min(0, parts[0][0]) * MS, begin + (100 + min(0, parts[0][0])) * MS
+            lane, name = {sc.LANE: "main", sc.STEP_NUMBER: step}, f"{rank}.{step}"
+            kind = {**lane, sc.STEP_KIND: "train"}
+            spans.append(S(name, start, end, None, sc.STEP, attributes=kind, resource=where))
+            for place, (issue, over, group, members, op) in enumerate(parts):
+                said = {
+                    **lane,
+                    sc.COLLECTIVE_KEY: f"{group}:{step}",
+                    sc.COLLECTIVE_SIZE: members,
+                    sc.COLLECTIVE_OP: op,
+                    sc.COLLECTIVE_COMPLETED: True,
+                }
+                at, until = begin + issue * MS, begin + over * MS
+                own = f"{name}.{place}"
+                spans.append(S(own, at, until, name, sc.COLLECTIVE, attributes=said, resource=where))
+            busy = sum(over - issue for issue, over, *_ in parts) * MS
+            first = begin + parts[0][0] * MS
+            rows.append(R(start, end, step, rank, phases={sc.COLLECTIVE: (first, busy, len(parts))}))
+    return run_from(rows, 0, (steps + 2) * 100 * MS, spans=spans if detail else [])
+
+
+def test_stages_of_a_pipeline_in_balance_are_not_late() -> None:
+    """Each waits half of the time for the other; the first sends when it has computed."""
+    stages: list[list[Part]] = [
+        [(20, 21, "forward", 2, "send"), (21, 71, "backward", 2, "recv")],
+        [(-29, 21, "forward", 2, "recv"), (70, 71, "backward", 2, "send")],
+    ]
+    judgement = stragglers.judge(steps_with(stages))
+    assert judgement == Judgement([], [])
+
+
+def test_a_rank_keeps_only_those_waiting_that_it_meets() -> None:
+    """Rank 3 is late in its group of four; the pair beside it never meets the four."""
+    four: list[Part] = [(60, 92, "four", 4, "all_reduce")]
+    late: list[Part] = [(90, 92, "four", 4, "all_reduce")]
+    pair: list[Part] = [(90, 92, "pair", 2, "all_reduce")]
+    finding = named(steps_with([four, four, four, late, pair, pair]))
+    assert finding.where.ranks == [3]
+    # By way of others they do, even where the rank that waits has a group in common with each.
+    joined: list[Part] = [(10, 92, "four", 4, "all_reduce"), (92, 93, "both", 2, "all_reduce")]
+    other: list[Part] = [(90, 92, "pair", 2, "all_reduce"), (92, 93, "both", 2, "all_reduce")]
+    (found, *_) = compare_ranks(steps_with([joined, four, four, late, other, pair]))
+    assert found.late[0].tolist() == [0, 50 * MS, 50 * MS, 80 * MS, 80 * MS, 80 * MS]
+
+
+def test_who_comes_late_to_the_first_collective_and_costs_nobody_time() -> None:
+    """Rank 1 is long in forward and catches up: where the ranks wait they come together."""
+    last: Part = (90, 92, "last", 2, "all_reduce")
+    parts: list[list[Part]] = [[(at, at + 1, "first", 2, "gather"), last] for at in (40, 70)]
+    judgement = stragglers.judge(steps_with(parts))
+    assert judgement.findings == []
+    assert "nobody is seen to wait for it" in judgement.abstained[0].missing
 
 
 def test_hosts_without_a_common_collective_cannot_be_compared() -> None:
