@@ -16,6 +16,9 @@ from weakref import WeakKeyDictionary
 
 _instead: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
 _watching: Final[list[bool]] = []
+_told: Final[list[bool]] = []
+_MOST_TOLD: Final = 256
+"""Functions that Dynamo is told of, which it keeps for good; a program may decorate one in each step."""
 
 
 def traced_as(ours: Any, instead: Any) -> None:
@@ -49,6 +52,9 @@ def nothing(*_: Any, **__: Any) -> AbstractContextManager[None]:
 
 
 def _tell(dynamo: Any, ours: Any, instead: Any) -> None:
+    if len(_told) >= _MOST_TOLD:
+        return
+    _told.append(True)
     try:
         dynamo.decorators.substitute_in_graph(ours, skip_signature_check=True)(instead)
     except Exception:

@@ -182,7 +182,7 @@ class Phase(_Block):
         return phase(spelled(getattr(function, "__name__", "")))(function)
 
     def _begin(self, use: _Use) -> None:
-        machine, recorder, name = use.machine, use.recorder, self._name
+        machine, recorder, name = use.machine, use.recorder, self._name or spelled("")
         for around in machine.named:
             if around.name == name and around.task is use.task:
                 return  # recursion: its time is that of the outermost
@@ -199,6 +199,8 @@ class Phase(_Block):
         machine, recorder, kind = use.machine, use.recorder, use.kind
         if not kind:
             return
+        if use not in machine.named:
+            return  # its thread is gone, and all that ran in it was ended
         machine.named.remove(use)
         recorder.ended(machine.lane)
         if not use.text and recorder.vocabulary.seen(kind) != use.seen:
@@ -247,6 +249,8 @@ class Step(_Block):
         machine, recorder = use.machine, use.recorder
         if not use.kind:
             return
+        if use not in machine.named:
+            return
         machine.named.remove(use)
         trained = self._kind == _TRAIN and error is None
         if trained:
@@ -265,8 +269,13 @@ def switch(on: bool) -> None:
     ):
         setattr(_Block, name, recorded if on else idle)
     if not on:
-        for block in (*_phases.values(), *_steps.values()):
-            block._uses.clear()
+        forget()
+
+
+def forget() -> None:
+    """Let nothing come of the blocks that are entered: they are another process', or their run is over."""
+    for block in (*_phases.values(), *_steps.values()):
+        block._uses.clear()
 
 
 # --- What the package shows -------------------------------------------------------------------------------
@@ -319,18 +328,17 @@ def step(kind: Any = _TRAIN, samples: Any = None) -> Any:
 def _step(kind: Any, samples: Any) -> Any:
     if callable(kind):
         return step()(kind)
-    if kind not in (_TRAIN, _EVALUATE):
-        complain([f"step(kind=...) is 'train' or 'evaluate'; {spelled(kind)!r} is taken for 'train'"])
+    known = isinstance(kind, str) and kind in (_TRAIN, _EVALUATE)
+    if not known:
+        complain(["step(kind=...) is 'train' or 'evaluate'; what is neither is taken for 'train'"])
     try:
         count = min(max(int(samples or 0), 0), 1 << 40)
     except Exception:
         count = 0
-    made = Step(_EVALUATE if kind == _EVALUATE else _TRAIN, count)
-    if type(kind) is str and len(_steps) < _MOST_KEPT:
-        try:
-            return _steps.setdefault(kind if samples is None else (kind, samples), made)
-        except Exception:
-            pass  # no key: an array of one element, as it may be
+    made = Step(kind if known else _TRAIN, count)
+    # A tensor as the number of samples is not kept: what it was computed from would be, too.
+    if type(kind) is str and (samples is None or type(samples) is int) and len(_steps) < _MOST_KEPT:
+        return _steps.setdefault(kind if samples is None else (kind, samples), made)
     return made
 
 

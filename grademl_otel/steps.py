@@ -268,6 +268,8 @@ class StepMachine:
         pass_.ended = True
         if pass_.row is not None:
             return  # gradients without an update: a step after the loop may still come
+        if self._said is not None and self._said.around is pass_:
+            return  # the step that runs is its last
         if 0 < read_ahead <= MAX_READ_AHEAD and pass_.batches - pass_.consumed == read_ahead:
             pass_.owed = read_ahead
         else:
@@ -479,7 +481,9 @@ class StepMachine:
         if self._said is not None:
             return None
         self._drain()
-        top = self._close_ended(at)
+        top = self._stack[-1]
+        if top.row is None or self._ends_at_next(top.row):
+            top = self._close_ended(at)
         row = top.row
         if row is not None and self._ends_at_next(row):
             self._close_row(top, row.last if top is self._bottom else at)
@@ -612,6 +616,7 @@ class StepMachine:
             self._close_row(self._bottom, self._bottom.row.last)
         self._optimizers.clear()
         self._used.clear()
+        self.named.clear()
         self._show()
 
     def foresee(self, serial: int, grad: bool) -> tuple[int, int]:

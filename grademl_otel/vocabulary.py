@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable
 from typing import Final
@@ -29,6 +30,8 @@ class Vocabulary:
         self._intern = intern
         self._known: dict[str, tuple[int, int]] = {}
         self._taken = 0
+        self._learning = threading.RLock()  # a signal handler may come in between
+        """Held to add a name: two threads that did so at once would share one kind."""
 
     def kind_of(self, name: str) -> tuple[int, int]:
         """Return the kind of the phase ``name``, and the string id of its name; 0 for one that we see, too.
@@ -37,7 +40,8 @@ class Vocabulary:
         """
         known = self._known.get(name)
         if known is None:
-            known = self._learn(name)
+            with self._learning:
+                known = self._known.get(name) or self._learn(name)
         return known
 
     def seen(self, kind: int) -> int:
@@ -50,14 +54,12 @@ class Vocabulary:
         else:
             name = free(name)
             last = len(marks.USER_KINDS) - 1
-            if self._taken >= last:
-                complain([_FULL])
-                if self._taken == last:
-                    self._taken += 1
-                    self._take(last, FURTHER)
-                return marks.USER_KINDS[last], self._intern(FURTHER)  # not kept: there may be any number
-            known = self._take(self._taken, name)
+            place = min(self._taken, last)
             self._taken += 1
+            if place == last:
+                complain([_FULL])
+                return self._take(last, FURTHER)  # not kept: there may be any number
+            known = self._take(place, name)
         self._known[name] = known
         return known
 

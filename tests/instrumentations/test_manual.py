@@ -7,7 +7,10 @@ import asyncio
 import gc
 import inspect
 import os
+import sys
 import threading
+import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -17,12 +20,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import grademl_otel  # noqa: E402
-from grademl_otel import manual, marks, semconv  # noqa: E402
+from grademl_otel import graphs, manual, marks, semconv  # noqa: E402
 from grademl_otel.lifecycle import session  # noqa: E402
 from tests.instrumentations.conftest import Recording  # noqa: E402
 from tests.support.listwriter import ListWriter, Mark  # noqa: E402
 
 phase, step = grademl_otel.phase, grademl_otel.step
+EPOCH = marks.SCOPE_INDEX[semconv.EPOCH]
 
 
 def own(writer: ListWriter, name: str) -> list[Mark]:
@@ -159,6 +163,34 @@ def test_a_name_is_one_short_line_that_nobody_else_has(recording: Recording, giv
     with phase(given):
         pass
     assert len(own(recording.finish(), shown)) == 1
+
+
+def test_without_any_name_it_is_a_phase(recording: Recording) -> None:
+    with phase():
+        pass
+    assert len(own(recording.finish(), "phase")) == 1
+
+
+def test_threads_that_name_phases_at_once_do_not_share_a_kind(recording: Recording) -> None:
+    interval = sys.getswitchinterval()
+    barrier = threading.Barrier(20)
+
+    def work(name: str) -> None:
+        barrier.wait()
+        with phase(name):
+            pass
+
+    threads = [threading.Thread(target=work, args=(f"thread {number}",)) for number in range(20)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    written = recording.finish()
+    assert {total(written, f"thread {number}")[1] for number in range(20)} == {1}
 
 
 def test_an_exception_passes_through_and_is_told(recording: Recording) -> None:
@@ -346,10 +378,70 @@ def test_kinds_of_steps(recording: Recording, capsys: pytest.CaptureFixture[str]
         raise RuntimeError
     with step(kind="nonsense", samples="many"):
         pass
+    with step(array("d", [1.0])), step(torch.ones(2)), step(Unequal()):  # a batch, as it may be
+        pass
     written = recording.finish()
-    assert kinds(written) == [semconv.FLAG_EVALUATE, 0, semconv.FLAG_INCOMPLETE, 0]
-    assert [row.x for row in written.rows] == [0, 0, 1, 1]
+    assert kinds(written) == [semconv.FLAG_EVALUATE, 0, semconv.FLAG_INCOMPLETE, 0, 0]
+    assert [row.x for row in written.rows] == [0, 0, 1, 1, 2]
+    assert capsys.readouterr().err.count("taken for") <= 1  # once in the life of a process
     assert own(written, "in both")[0].row == written.rows[1].row
+
+
+class Unequal:
+    """Compares as NumPy's arrays do."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+
+def test_a_tensor_as_the_number_of_samples_is_not_kept(recording: Recording) -> None:
+    samples = torch.ones(3, requires_grad=True).sum()
+    gone = weakref.ref(samples)
+    with step(samples=samples):
+        pass
+    del samples
+    gc.collect()
+    assert gone() is None
+    assert [row.z for row in recording.finish().rows] == [3]
+
+
+def test_a_batch_whose_iterator_is_gone_belongs_to_the_step(recording: Recording) -> None:
+    loop = Loop()
+    for _ in range(3):
+        batch = next(iter(loop.loader))
+        with step():
+            loop.train(batch)
+    written = recording.finish()
+    assert kinds(written) == [0, 0, 0]
+    assert [row.z for row in written.rows] == [4, 4, 4]
+    assert [mark.row for mark in written.phases(semconv.DATA_WAIT)] == [row.row for row in written.rows]
+
+
+def test_a_step_that_asks_for_the_batch_of_the_next_one_is_of_its_epoch(recording: Recording) -> None:
+    loop = Loop()
+    batches = iter(loop.loader)
+    batch = next(batches)
+    while batch is not None:
+        with step(samples=4):
+            loop.train(batch)
+            batch = next(batches, None)
+    written = recording.finish()
+    (epoch,) = (mark.row for mark in written.of_kind(marks.SCOPE_OPEN) if mark.y == EPOCH)
+    assert [marks.unpack_row(row.y)[2] for row in written.rows] == [epoch] * 3
+    assert written.scope_values(epoch)[semconv.STEPS_TOTAL] == 3
+
+
+def test_gradients_from_a_loop_belong_to_the_step_that_uses_them(recording: Recording) -> None:
+    loop = Loop()
+    for batch in loop.loader:
+        loop.net(batch).sum().backward()
+    with step():
+        loop.optimizer.step()
+    written = recording.finish()
+    assert kinds(written) == [0]
+    assert len(written.phases(semconv.BACKWARD)) == 3
 
 
 def test_inferred_steps_go_on_beside_those_that_are_told(recording: Recording) -> None:
@@ -429,6 +521,25 @@ def test_an_error_of_ours_is_not_the_users(recording: Recording, monkeypatch: py
         with phase("any"):
             pass
     assert not manual.Phase._guard.on
+
+
+def test_what_is_decorated_again_and_again_does_not_stay(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._dynamo  # noqa: F401 - which keeps what it is told of
+
+    monkeypatch.setattr(graphs, "_told", [])
+    monkeypatch.setattr(graphs, "_MOST_TOLD", 5)
+
+    def made() -> weakref.ref[Any]:
+        @phase("made anew")
+        def function() -> None: ...
+
+        return weakref.ref(function)
+
+    gone = [made() for _ in range(20)]
+    gc.collect()
+    assert sum(reference() is not None for reference in gone) <= 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
