@@ -486,11 +486,16 @@ class Converter:
         return pass_serial, batch, loader if isinstance(loader, int) else -1, worker
 
     def _rescue_open_row(self) -> None:
-        """Make an incomplete row of the step that was running when the process died, if it had computed."""
+        """Make an incomplete row of the step that was running when the process died, if it had computed.
+
+        What was to be part of the one after it may have its marks already.
+        """
+        for serial in sorted(self._open_rows, reverse=True)[:2]:
+            if serial > self._last_row and self._rescue(serial):
+                return
+
+    def _rescue(self, serial: int) -> bool:
         assert self._emitter is not None
-        serial = max(self._open_rows, default=0)
-        if serial <= self._last_row:
-            return
         collected = self._open_rows[serial]
         own = [
             mark
@@ -499,7 +504,7 @@ class Converter:
         ]
         computed = next((mark for mark in own if mark[0] - marks.PHASE_BASE in _COMPUTE), None)
         if computed is None and not collected.said_at:
-            return
+            return False
         del self._open_rows[serial]
         item = self._item(collected)
         began = [collected.said_at] if collected.said_at else []
@@ -512,6 +517,7 @@ class Converter:
             collected.first_sequence,
         )  # fmt: skip
         self._add_row(self._closed(row, serial, max(item[0], 0), 0, collected))
+        return True
 
     def _cut_part(self, running: OpenPhase | None = None) -> None:
         """Close the part that is open, for no reason that lies in the marks."""

@@ -604,6 +604,20 @@ def test_killed_while_it_waited_for_data() -> None:
     assert "grademl.open_phase" not in only(spans, "run").attributes
 
 
+def test_killed_when_gradients_were_zeroed_for_the_step_after() -> None:
+    script = MarkScript()
+    script.step(10, 0, 0, 10 * MS)
+    script.phase("forward", 10 * MS, 12 * MS, 11)
+    script.phase("optimizer", 12 * MS, 13 * MS, 11)
+    script.phase("zero_grad", 13 * MS, 14 * MS, 12)
+
+    columns = table(only(converted(script, how="killed"), "window"))
+
+    assert columns["step"] == [0, 1]
+    assert columns["flags"] == [8, 2 | 8]
+    assert columns["dur_us"] == [10_000, 3000]
+
+
 def test_killed_after_the_run_had_ended() -> None:
     script = MarkScript()
     script.close_scope(1, "run", 5 * MS)
