@@ -172,7 +172,7 @@ def _enter(process_group: Any, guard: Guard) -> works.Waiting | None:
     try:
         group = group_of(process_group)
         call = operations.begin(operations.MONITORED_BARRIER, (), group, -1)
-        operations.issued(call, group, None, True, None)
+        operations.issued(call, group, None, True, process_group)  # that is what waits
         return works.begin_wait(None, guard) if works.here.blocking is not None else None
     except Exception as error:
         guard.failed(error)

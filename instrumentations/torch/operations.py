@@ -83,7 +83,7 @@ def begin(operation: Operation, tensors: Sequence[torch.Tensor], group: Group, p
 
 def issued(call: Call, group: Group, method: works.Method | None, blocking: bool, work: Any) -> None:
     """It was issued, by ``method`` if that is wrapped; its ``work`` is under way, the thread about to wait
-    for it if ``blocking``.
+    for it if ``blocking``. Where that is in memory of the CPU its work need not be told.
     """
     recorder, operation, t0, size, host, peer = call
     sender = None
@@ -106,7 +106,10 @@ def issued(call: Call, group: Group, method: works.Method | None, blocking: bool
         works.leave()
     machine = recorder.known()
     name = recorder.text(operation.name)
-    if blocking:
+    if blocking and not host and work is None:
+        # NCCL has the stream wait, and gives no work.
+        works.Issued(recorder, machine, 0, t0, t1, item, size, name, host, True, None, sender).left()
+    elif blocking:
         host = host or operation.counted == NOTHING  # whoever leaves a barrier has passed it
         here.blocking = works.Issued(recorder, machine, 0, t0, t1, item, size, name, host, True, None, sender)
     else:

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from grademl_otel import marks, semconv  # noqa: E402
 from grademl_otel.governor import BOUNDARIES, EVERYTHING  # noqa: E402
 from grademl_otel.instrumentations.torch import TorchInstrumentor, collectives, operations, works  # noqa: E402
+from grademl_otel.instrumentations.torch.groups import Group  # noqa: E402
 from grademl_otel.lifecycle import session  # noqa: E402
 from tests.support.listwriter import ListWriter, Mark  # noqa: E402
 
@@ -275,6 +276,16 @@ def test_modes_of_the_program_see_nothing_of_it(recording: Recording, group: Non
     assert len(told(recording.finish())) == 1
     TorchInstrumentor().uninstrument()
     assert recorded == called()
+
+
+def test_a_backend_that_has_the_device_wait_gives_no_work(recording: Recording, no_group: None) -> None:
+    """As NCCL does: nothing is waited for by a call, so nothing later tells its end."""
+    step()
+    group = Group("of a device", [0, 1], 0, host=False)
+    call = operations.begin(operations.ALL_REDUCE, (), group, -1)
+    operations.issued(call, group, None, True, None)
+    assert works.here.blocking is None
+    assert told(recording.writer) == [("main", "all_reduce", 0, False, True)]
 
 
 def test_waits_that_are_in_c(recording: Recording, group: None) -> None:
