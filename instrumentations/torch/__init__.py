@@ -56,6 +56,7 @@ _DYNAMO_SKIPS: Final = (
     "grademl_otel.instrumentations.torch.recompute",
     "grademl_otel.instrumentations.torch.collector",
     "grademl_otel.instrumentations.torch.devicecalls",
+    "grademl_otel.instrumentations.torch.tensors",
     "grademl_otel.instrumentations.torch.movers",
     "grademl_otel.instrumentations.torch.generation",
     "grademl_otel.instrumentations.torch.compile",

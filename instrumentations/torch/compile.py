@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from grademl_otel import marks, semconv
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.tensors import hooks
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 from grademl_otel.steps import StepMachine
@@ -45,6 +46,8 @@ _TRIGGERS: Final = {
 
 def install(patches: Patches) -> None:
     """Wrap what compiles a frame, and what Dynamo calls around later compilations; it is imported."""
+    tracer = sys.modules["torch._dynamo.symbolic_convert"].InstructionTranslator
+    patches.replace(tracer, "__init__", _wrap_tracer(tracer.__init__))
     frames = sys.modules["torch._dynamo.convert_frame"]
     handler = sys.modules["torch._dynamo.callback"].CompilationCallbackHandler
     compilations = _Compilations()
@@ -55,6 +58,22 @@ def install(patches: Patches) -> None:
     start, end = handler.run_start_callbacks, handler.run_end_callbacks
     patches.replace(handler, "run_start_callbacks", _wrap_callbacks(start, compilations.later_begins))
     patches.replace(handler, "run_end_callbacks", _wrap_callbacks(end, compilations.later_ends))
+
+
+def _wrap_tracer(original: Callable[..., None]) -> Callable[..., None]:
+    """What traces a frame, for whomever: `torch.compile`, `torch.export`, `explain`."""
+
+    @pass_over
+    @wraps(original)
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        try:
+            hooks.restore()
+            original(*args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
+
+    return __init__
 
 
 def _wrap_compile(original: Callable[..., Any], compilations: _Compilations) -> Callable[..., Any]:

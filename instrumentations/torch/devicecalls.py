@@ -6,7 +6,9 @@ without one pays nothing. From then on a call on a tensor of the host costs two 
 
 The hooks are descriptors. Who asks the class gets the original method, as `__torch_function__` and the tables
 that are keyed by it do; only a call on a tensor comes here. Tensors of subclasses, and all where the program
-has a `TorchFunctionMode` of its own, are left alone: a look at their device would be a call of theirs.
+has a `TorchFunctionMode` of its own, are left alone: a look at their device would be a call of theirs. So is
+what PyTorch notes or warns of with the line that is running: that must be the program's. A program that
+compiles gets its tensors back, see `tensors`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from grademl_otel import marks, semconv
 from grademl_otel.governor import ROOTS, levels
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.disguise import disguised
+from grademl_otel.instrumentations.torch.forward import has_compiled
 from grademl_otel.instrumentations.torch.inner import InnerPhase
+from grademl_otel.instrumentations.torch.tensors import hooks
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
 
 TRANSFER: Final = marks.phase_kind(semconv.DATA_TRANSFER)
@@ -41,6 +45,8 @@ transfers: Final = InnerPhase("data.transfer", TRANSFER)
 """Of all that moves: a framework's mover calls the methods of tensors."""
 
 OnHost = Callable[[torch.Tensor], bool]
+Warns = Callable[[torch.Tensor], bool]
+"""Whether a method may warn when called on a tensor: of a gradient or an imaginary part that is lost."""
 
 
 def install(patches: Patches) -> None:
@@ -54,6 +60,8 @@ def _when_initialized(device: ModuleType, patches: Patches) -> None:
     """Hook into tensors when the program initializes ``device``, as other calls wait for that."""
 
     def initialized() -> None:
+        if has_compiled():
+            return
         with patches.together("torch: transfers and syncs"):
             hook_tensors(patches)
 
@@ -75,16 +83,25 @@ def hook_tensors(patches: Patches, on_host: OnHost = _on_host) -> None:
     """Hook into the methods of tensors, once; ``on_host`` says of one whether it is on the CPU."""
     if isinstance(vars(torch.Tensor).get("item"), _Hooked):
         return
+    patches.on_restore(hooks.restore)
+    patches.on_restore(levels.follow(_work_at))
     reads = InnerPhase("device.sync", SYNC)
     for name in _READS:
         original = getattr(torch.Tensor, name)
-        patches.replace(torch.Tensor, name, _Hooked(original, reads.around(original), on_host), ROOTS)
+        warns = torch.Tensor.requires_grad.__get__ if name.startswith("__") else None
+        hook = _Hooked(original, reads.around(original), on_host, warns)
+        hooks.replace(torch.Tensor, name, hook, ROOTS)
     for name in _MOVES:
         original = getattr(torch.Tensor, name, None)
         if original is not None:
-            patches.replace(torch.Tensor, name, _Hooked(original, _move(original, on_host), None), ROOTS)
-    patches.replace(torch.nn.Module, "_apply", _wrap_apply(torch.nn.Module._apply), ROOTS)
-    patches.work_at(levels.level)
+            hook = _Hooked(original, _move(original, on_host), None, torch.Tensor.is_complex)
+            hooks.replace(torch.Tensor, name, hook, ROOTS)
+    hooks.replace(torch.nn.Module, "_apply", _wrap_apply(torch.nn.Module._apply), ROOTS)
+    hooks.work_at(levels.level)
+
+
+def _work_at(level: int, learning: bool) -> None:
+    hooks.work_at(level)
 
 
 _Tensor: Final = torch.Tensor
@@ -93,36 +110,42 @@ _trace: Final = TracingContext.try_get
 
 class _Hooked:
     """A method that is ``wrapper`` for a plain tensor; ``original`` for who asks the class, for tensors of
-    subclasses, for those that are ``on_host`` if that is asked, and for Dynamo, which looks while it traces
-    what a method is.
+    subclasses, for those that are ``on_host`` if that is asked, for those of which it ``warns``, and for
+    what traces.
     """
 
-    def __init__(self, original: Any, wrapper: Callable[..., Any], on_host: OnHost | None) -> None:
+    def __init__(
+        self, original: Any, wrapper: Callable[..., Any], on_host: OnHost | None, warns: Warns | None
+    ) -> None:
         self._original = original
         self._wrapper = wrapper
         self._on_host = on_host
+        self._warns = warns
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if type(instance) is _Tensor and not _left_alone():
             on_host = self._on_host
-            if on_host is None or not on_host(instance):
+            warns = self._warns
+            if (on_host is None or not on_host(instance)) and not (warns and warns(instance)):
                 return MethodType(self._wrapper, instance)
         return self._original if instance is None else self._original.__get__(instance, owner)
 
 
 _modes: Final = torch._C._len_torch_function_stack
 _mode: Final = torch._C._get_function_stack_at
+_script: Final = torch._C._get_tracing_state
 
 
 def _left_alone() -> bool:
-    """Whether a look at the device of a tensor would be seen: by a mode of the program's, or by Dynamo."""
-    if _trace() is not None:
+    """Whether a call here would be seen: by a mode of the program's, by Dynamo, or by `torch.jit.trace`."""
+    if _trace() is not None or _script() is not None:
         return True
     return _modes() > 0 and not (_modes() == 1 and type(_mode(0)) is DeviceContext)
 
 
 def _move(original: Any, on_host: OnHost) -> Callable[..., Any]:
     @pass_over
+    @wraps(original)
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         t0 = perf_counter_ns()
         try:
@@ -130,7 +153,7 @@ def _move(original: Any, on_host: OnHost) -> Callable[..., Any]:
         except BaseException as error:
             leave_out_this_frame(error)
             raise
-        if result is not self:
+        if result is not self and type(result) is _Tensor:
             here, there = on_host(self), on_host(result)
             if here != there:
                 # To the host it is a wait for what is still to be computed.

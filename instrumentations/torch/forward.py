@@ -94,7 +94,7 @@ class _Forward:
 
     def _is_fixed(self) -> bool:
         bare = self._place == EVERYTHING or vars(_Module)["__call__"] is self._bare
-        return _compiled() or not (bare and self._everywhere.undisturbed and self._roots.undisturbed)
+        return has_compiled() or not (bare and self._everywhere.undisturbed and self._roots.undisturbed)
 
     def restore(self) -> None:
         """Wrap nothing."""
@@ -144,7 +144,7 @@ def _own_call(kind: type) -> Callable[..., Any] | None:
     return None if found is vars(_Module)["__call__"] else found
 
 
-def _compiled() -> bool:
+def has_compiled() -> bool:
     """Whether Dynamo has compiled anything in this process."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(frames, "FRAME_COUNTER", 0))

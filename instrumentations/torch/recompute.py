@@ -37,8 +37,14 @@ def _wrap_frame(original: Callable[..., None], phase: InnerPhase) -> Callable[..
     @pass_over
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.recompute_fn = _clocked(self.recompute_fn, phase)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
+        function = getattr(self, "recompute_fn", None)
+        if function is not None:
+            self.recompute_fn = _clocked(function, phase)
 
     return __init__
 
@@ -66,15 +72,17 @@ def _wrap_backward(original: Callable[..., Any], phase: InnerPhase) -> Callable[
     @pass_over
     @wraps(original)
     def backward(ctx: Any, *args: Any) -> Any:
-        function = ctx.run_function
+        function = getattr(ctx, "run_function", None)
         try:
-            ctx.run_function = _clocked(function, phase)
+            if function is not None:
+                ctx.run_function = _clocked(function, phase)
             return original(ctx, *args)
         except BaseException as error:
             leave_out_this_frame(error)
             raise
         finally:
-            ctx.run_function = function
+            if function is not None:
+                ctx.run_function = function
 
     return backward
 

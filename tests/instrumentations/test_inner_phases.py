@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import _thread
 import gc
+import pickle
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from grademl_otel import marks, semconv
 from grademl_otel.governor import BOUNDARIES, EVERYTHING, ROOTS, levels
 from grademl_otel.instrumentations.patches import Patches
-from grademl_otel.instrumentations.torch import collector, devicecalls
+from grademl_otel.instrumentations.torch import collector, devicecalls, recompute
 from grademl_otel.instrumentations.torch.inner import InnerPhase
 from tests.instrumentations.conftest import Recording
 from tests.support.listwriter import ListWriter, Mark
@@ -175,6 +177,116 @@ def test_subclasses_and_modes_see_what_they_would_see(recording: Recording) -> N
         patches.restore()
 
 
+def compiled(function: Any, x: torch.Tensor) -> tuple[list[str], int, Any]:
+    """What Dynamo makes of ``function``, in one graph and in several: graphs, number of breaks, results."""
+    graphs: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph.code)
+        return graph.forward
+
+    results: list[Any] = []
+    torch._dynamo.utils.counters.clear()
+    for fullgraph in (True, False):
+        torch._dynamo.reset()
+        call = torch.compile(function, backend=backend, fullgraph=fullgraph)
+        for _ in range(3):
+            try:
+                results.append(call(x).tolist())
+            except torch._dynamo.exc.Unsupported as error:
+                results.append(type(error))
+    counters = torch._dynamo.utils.counters
+    breaks = counters["graph_break"] + counters["unimplemented"]
+    return graphs, sum(breaks.values()), results
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+MODULE = net()
+COMPILED = {
+    "copies": lambda x: x.to(torch.float64).to("cpu").cpu(),
+    "a value": lambda x: x + x.sum().item() + int(x.sum()),
+    "a branch": lambda x: x + 1 if x.sum() > 3 else x,
+    "a method of the class": lambda x: x + torch.Tensor.item(x.sum()),
+    "a module that moves": lambda x: MODULE.to("cpu")(x),
+}
+
+
+@pytest.mark.parametrize("name", [*COMPILED, "a subclass"])
+def test_dynamo_finds_tensors_as_they_are(recording: Recording, name: str) -> None:
+    pytest.importorskip("torch._dynamo")
+    function, x = COMPILED.get(name, COMPILED["copies"]), X
+    if name == "a subclass":
+        x = X.as_subclass(Subclass)
+    expected = compiled(function, x)
+    torch._dynamo.reset()
+    patches = Patches()
+    devicecalls.hook_tensors(patches, torch.Tensor.is_quantized.__get__)
+    try:
+        assert "item" in vars(torch.Tensor)
+        assert compiled(function, x) == expected
+        assert "item" not in vars(torch.Tensor)
+        levels.set(ROOTS)
+        levels.set(EVERYTHING)
+        assert "item" not in vars(torch.Tensor)
+    finally:
+        levels.set(EVERYTHING)
+        patches.restore()
+
+
+def test_export_finds_tensors_as_they_are(recording: Recording, away: Away) -> None:
+    class Copies(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.float64)
+
+    assert "item" in vars(torch.Tensor)
+    torch.export.export(Copies(), (X,), strict=True)
+    assert "item" not in vars(torch.Tensor)
+
+
+def test_warnings_and_traces_name_the_line_of_the_program(recording: Recording, away: Away) -> None:
+    loss = away.send(torch.tensor(1.0, requires_grad=True))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.tensor(1 + 2j).to(torch.float32)
+        assert float(loss) == loss.item() == 1
+    assert {warning.filename for warning in caught} == {__file__}
+    # Of the graph, before it is made simpler.
+    graph = str(torch.jit.trace(lambda x: x.to(torch.float64) + away.send(x.sin()).cpu(), X).graph)
+    assert Path(__file__).name in graph
+    assert "grademl" not in graph
+
+
+def test_methods_of_a_tensor_are_what_they_were(recording: Recording, away: Away) -> None:
+    x = away.send(torch.tensor(2.0))
+    for name in ("item", "to", "cpu", "cuda", "tolist"):
+        method = getattr(x, name)
+        assert method.__name__ == name
+        assert method.__doc__ == getattr(torch.Tensor, name).__doc__
+        assert pickle.loads(pickle.dumps(method)).__name__ == name
+
+
+def test_a_copy_to_what_a_tensor_of_a_subclass_is_on_is_its_call_alone(
+    recording: Recording, away: Away
+) -> None:
+    seen: list[str] = []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    other = torch.zeros(2, dtype=torch.float64).as_subclass(Watched)
+    seen.clear()
+    X.to(other)
+    assert seen == ["to"]
+
+
 def test_errors_show_no_frame_of_ours(recording: Recording, away: Away) -> None:
     m = net()
     update(m, torch.optim.SGD(m.parameters(), 0.01))
@@ -187,7 +299,9 @@ def test_errors_show_no_frame_of_ours(recording: Recording, away: Away) -> None:
     assert recording.finish().running == []
 
 
-def test_hooks_wait_for_a_device_and_are_gone_with_the_rest(recording: Recording) -> None:
+def test_hooks_wait_for_a_device_and_are_gone_with_the_rest(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = [call for call, _ in torch.cuda._queued_calls if "grademl" in call.__module__]
     assert len(ours) == (0 if torch.cuda.is_initialized() else 1)
     device = SimpleNamespace(_queued_calls=[], is_initialized=lambda: False)
@@ -196,6 +310,10 @@ def test_hooks_wait_for_a_device_and_are_gone_with_the_rest(recording: Recording
     ((initialize, lines),) = device._queued_calls
     assert "".join(lines)  # torch joins them where a call fails
     hooked = "item" in vars(torch.Tensor)
+    monkeypatch.setattr(devicecalls, "has_compiled", lambda: True)
+    initialize()
+    assert ("item" in vars(torch.Tensor)) == hooked
+    monkeypatch.setattr(devicecalls, "has_compiled", lambda: False)
     initialize()
     assert "item" in vars(torch.Tensor)
     patches.restore()
@@ -437,6 +555,22 @@ class Elsewhere(torch.autograd.Function):
         _thread.start_new_thread(run, ())
         with done:
             return gradients[0], None
+
+
+def test_checkpointing_that_looks_different_is_left_alone() -> None:
+    """A frame, or a context, that keeps what it is to run again under another name."""
+
+    class Frame:
+        def __init__(self, function: Any) -> None:
+            self.function = function
+
+    phase = InnerPhase("recomputation", 0)
+    made = Frame.__new__(Frame)
+    recompute._wrap_frame(Frame.__init__, phase)(made, print)
+    assert made.function is print
+    backward = recompute._wrap_backward(lambda ctx, *args: (ctx, *args), phase)
+    context = object()
+    assert backward(context, 1) == (context, 1)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -52,7 +52,7 @@ def only_what_this_test_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others in this process may have compiled something, after which no test would see a hook move."""
     frames = torch._dynamo.convert_frame
     before = frames.FRAME_COUNTER
-    monkeypatch.setattr(forward, "_compiled", lambda: before < frames.FRAME_COUNTER)
+    monkeypatch.setattr(forward, "has_compiled", lambda: before < frames.FRAME_COUNTER)
 
 
 def go_to(recording: Recording, level: int) -> None:

@@ -50,7 +50,10 @@ DYNAMO = (
     ),
     *("modules_with_hooks", "other_shapes", "the_limit_of_compilations", "explained"),
 )
-STEPS_OF_DYNAMO = ("breaks_in_a_function", "a_whole_step", "the_step_of_an_optimizer")
+STEPS_OF_DYNAMO = (
+    *("breaks_in_a_function", "a_whole_step", "gradients_by_hand"),
+    "the_step_of_an_optimizer",
+)
 ERRORS = (
     *("in_a_forward", "of_shapes", "of_arguments", "in_a_backward", "in_hooks", "in_loaders", "in_a_closure"),
     *("of_checkpoints", "in_compilations", "raised_again"),

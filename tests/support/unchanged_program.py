@@ -743,6 +743,27 @@ def a_whole_step() -> Any:
 
 
 @part_of("dynamo of steps")
+def gradients_by_hand() -> Any:
+    counted = Counted()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    @counted.compile
+    def updates(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        net.zero_grad()
+        first, *_ = torch.autograd.grad(net(x).sum(), list(net.parameters()))
+        return first + 1
+
+    inner = torch.func.grad(lambda x: (x * net(x).sum()).sum())
+    results = [
+        counted.compile(inner, fullgraph=True)(X),
+        counted.compile(torch.func.vmap(inner), fullgraph=True)(X),
+    ]
+    return counted.seen([updates(X) for _ in range(3)], results)
+
+
+@part_of("dynamo of steps")
 def the_step_of_an_optimizer() -> Any:
     counted = Counted()
     net = Net()
