@@ -23,12 +23,18 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Where,
 )
 from grademl_otel.analyzers.diagnosis.stragglers import observable
+from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.device import DeviceStep, is_asynchronous
 from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
 
 RULE: Final = "compute.bound"
+
+_MOST: Final = 0.5
+"""Of a phase: a part that takes that much of it is what to look into."""
+_NO_CODE: Final = (sc.GC, *COLLECTIVE_PARTS)
+"""Parts of a phase that say nothing of what the program computes in it."""
 
 
 def judge(run: Run) -> Judgement:
@@ -78,7 +84,20 @@ def _fixes(steps: StepFacts, phase: str) -> list[str]:
     took = milliseconds(steps.compute_ns.get(phase, 0.0))
     if phase == OTHER:
         return [f"look at the Python between the phases of a step ({took} a step): logging, metrics, copies"]
-    return [f"look into {phase} ({took} a step) with torch.profiler"]
+    parts = {part: ns for part, ns in steps.parts_ns.get(phase, {}).items() if part not in _NO_CODE}
+    fixes = []
+    again = parts.pop(sc.RECOMPUTE, 0.0)
+    if again >= WARN_SHARE * steps.step_ns:
+        fixes.append(
+            "checkpoint fewer activations, where memory allows:"
+            f" running them again takes {milliseconds(again)} a step"
+        )
+    part = max(parts, key=lambda part: parts[part], default=phase)
+    if parts.get(part, 0.0) >= _MOST * steps.compute_ns[phase]:
+        where = f"{part} ({milliseconds(parts[part])} of the {took} of {phase} a step)"
+    else:
+        where = f"{phase} ({took} a step)"
+    return [*fixes, f"look into {where} with torch.profiler"]
 
 
 def _sentences(steps: StepFacts, phase: str, share: float, asynchronous: bool) -> list[str]:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from grademl_otel.analyzers.graph.main_lane import OTHER, WORK_SCOPES
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
 
+_WAITING: Final = (sc.DATA_WAIT, *sc.WORKER_PHASES)
+
 
 @dataclass(frozen=True)
 class StepFacts:
@@ -32,7 +35,7 @@ class StepFacts:
     n: int
     step_ns: float
     wait_ns: float
-    """Time the main thread was inside `data.wait`."""
+    """Time the main thread was inside `data.wait`, be it in a phase that the program named."""
     compute_ns: dict[str, float]
     """Every other phase of the main lane, and `other`; with `wait_ns` they sum to `step_ns`."""
     ranks_ns: float = 0.0
@@ -42,6 +45,8 @@ class StepFacts:
     """
     device: DeviceStep | None = None
     """What an asynchronous device did in these steps; None without its times."""
+    parts_ns: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What these phases hold that is not the wait: phase -> part -> time."""
 
     @property
     def exposed_share(self) -> float:
@@ -129,11 +134,21 @@ def step_facts(run: Run, rank: int) -> StepFacts | None:
         return None
     mean = {phase.phase: phase.total_ns / steps.steps for phase in steps.phases if phase.within is None}
     wait = mean.pop(sc.DATA_WAIT, 0.0)
+    parts: dict[str, dict[str, float]] = {phase: {} for phase in mean}
+    for phase in steps.phases:
+        if phase.within not in parts:
+            continue
+        ns = phase.total_ns / steps.steps
+        if phase.phase in _WAITING:  # `with phase("get batch"): batch = next(it)`
+            mean[phase.within] -= ns
+            wait += ns
+        else:
+            parts[phase.within][phase.phase] = ns
     ranks = sum(phase.total_ns for phase in steps.phases if phase.phase == RANKS_WAIT) / steps.steps
     idle, device = None, None
     if is_asynchronous(run):
         idle, device = idle_in_waits(run, rank), device_step(run, rank)
-    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean, ranks, idle, device)
+    return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean, ranks, idle, device, parts)
 
 
 def loader_facts(run: Run, rank: int) -> LoaderFacts | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -218,6 +219,60 @@ def test_python_between_the_phases_sets_the_pace(tmp_path: Path) -> None:
     found = compute.judge(build(tmp_path, Training(epochs=1, steps_per_epoch=60, tail_ns=30 * MS)))
     assert found.verdict is not None
     assert "Python between the phases takes 7" in found.verdict.lines[0]
+
+
+LEAD_NS = 10 * US
+
+
+def around(run: Run, inner: Sequence[str], name: str) -> Run:
+    """The run whose program put a phase around ``inner``, which follow each other, `LEAD_NS` before them.
+
+    Rows begin and end that much earlier.
+    """
+    steps = run.steps
+    first = {**steps.first, name: steps.first[inner[0]] - LEAD_NS}
+    busy = {**steps.busy, name: sum(steps.busy[phase] for phase in inner) + LEAD_NS}
+    count = {**steps.count, name: steps.count[inner[0]]}
+    bounds = {"start": steps.start - LEAD_NS, "end": steps.end - LEAD_NS}
+    named = replace(steps, first=first, busy=busy, count=count, user=frozenset({name}), **bounds)  # type: ignore[arg-type]
+    return replace(run, steps=named, user_phases=named.user)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_wait_for_data_in_a_phase_of_the_programs_is_one(workers: int, tmp_path: Path) -> None:
+    """`with phase("get batch"): batch = next(it)` is no computing."""
+    plain = build(tmp_path, loader_bound(workers, detail_level=30))
+    known, facts = step_facts(plain, 0), step_facts(around(plain, [sc.DATA_WAIT], "get batch"), 0)
+    assert known is not None
+    assert facts is not None
+    assert facts.wait_ns == pytest.approx(known.wait_ns, abs=LEAD_NS)
+    assert 0 <= facts.compute_ns["get batch"] <= LEAD_NS
+    assert sum(facts.compute_ns.values()) + facts.wait_ns == pytest.approx(facts.step_ns)
+    found = diagnose(around(plain, [sc.DATA_WAIT], "get batch"))
+    assert found.verdict is not None
+    assert found.verdict.id == "input.loader"
+
+
+def test_what_takes_most_of_the_phase_is_what_to_look_into(tmp_path: Path) -> None:
+    run = build(tmp_path, Training(epochs=1, steps_per_epoch=60, handoff_ns=US, detail_level=30))
+    (finding,) = compute.judge(around(run, [sc.FORWARD, sc.BACKWARD], "train")).findings
+    assert finding.fix == ["look into backward (6.0 ms of the 9.0 ms of train a step) with torch.profiler"]
+
+
+def test_recomputing_is_what_memory_buys_back(tmp_path: Path) -> None:
+    run = build(tmp_path, Training(epochs=1, steps_per_epoch=60, detail_level=30))
+    steps = run.steps
+    recompute = {
+        "first": steps.first[sc.BACKWARD] + MS,
+        "busy": np.full(len(steps), 2 * MS),
+        "count": steps.count[sc.BACKWARD],
+    }
+    with_it = {part: {**getattr(steps, part), sc.RECOMPUTE: values} for part, values in recompute.items()}
+    (finding,) = compute.judge(replace(run, steps=replace(steps, **with_it))).findings  # type: ignore[arg-type]
+    assert finding.fix == [
+        "checkpoint fewer activations, where memory allows: running them again takes 2.0 ms a step",
+        "look into backward (6.0 ms a step) with torch.profiler",
+    ]
 
 
 def test_a_run_that_is_mostly_something_else_says_so(tmp_path: Path) -> None:
