@@ -240,7 +240,12 @@ def _without_first_batches(run: Run, rows: IntArray) -> StepTable:
     """Return those of ``rows`` that took a batch of a loader, and not the first of a pass."""
     chosen = np.zeros(len(run.steps), dtype=bool)
     chosen[rows] = True
-    return run.steps.where(chosen & (run.steps.item_loader >= 0) & (run.steps.item_batch > 0))
+    chosen &= run.steps.item_batch > 0
+    # A pass that began inside a step which the program told is no epoch, and its loader has no number. One
+    # such pass after the other is taken for one loader; of several in turn nobody knows whose a batch is.
+    if np.any(np.diff(run.steps.item_pass[chosen & (run.steps.item_loader < 0)]) < 0):
+        chosen &= run.steps.item_loader >= 0
+    return run.steps.where(chosen)
 
 
 @dataclass(frozen=True)

@@ -253,6 +253,18 @@ def test_a_wait_for_data_in_a_phase_of_the_programs_is_one(workers: int, tmp_pat
     assert found.verdict.id == "input.loader"
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_without_a_number_is_judged_all_the_same(workers: int, tmp_path: Path) -> None:
+    """`with step(): batch = next(it)`: the pass is no epoch, so nothing tells which loader it is of."""
+    run = build(tmp_path, loader_bound(workers))
+    nameless = replace(run.steps, item_loader=np.full(len(run.steps), -1))
+    found = diagnose(replace(run, steps=nameless, loaders={}))
+    assert found == diagnose(run)
+    assert found.findings[0].id == "input.loader"
+    in_turn = replace(nameless, item_pass=np.arange(len(run.steps)) % 2)
+    assert loader_facts(replace(run, steps=in_turn, loaders={}), 0) is None
+
+
 def test_what_takes_most_of_the_phase_is_what_to_look_into(tmp_path: Path) -> None:
     run = build(tmp_path, Training(epochs=1, steps_per_epoch=60, handoff_ns=US, detail_level=30))
     (finding,) = compute.judge(around(run, [sc.FORWARD, sc.BACKWARD], "train")).findings
