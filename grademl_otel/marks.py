@@ -127,6 +127,9 @@ SCOPES: Final[tuple[str, ...]] = (
 """Names of scopes in the order of their numbers in a mark. Append only."""
 SCOPE_INDEX: Final[dict[str, int]] = {name: index for index, name in enumerate(SCOPES)}
 
+RUN_SCOPE: Final = 1
+"""Serial of the run's own scope."""
+
 _BATCH_BITS: Final = 40
 _BATCH_MASK: Final = (1 << _BATCH_BITS) - 1
 

@@ -639,5 +639,4 @@ _UNMEASURED: Final[tuple[int, ...]] = (
 )
 """Kinds of phases that no mark is written of, by level."""
 
-RUN_SCOPE: Final = 1
-"""Serial of the run's own scope."""
+RUN_SCOPE: Final = marks.RUN_SCOPE

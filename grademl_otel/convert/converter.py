@@ -100,8 +100,8 @@ class Converter:
 
     def feed(self, batch: Iterable[Mark], first_sequence: int) -> list[Span]:
         """Take further marks, consecutive from ``first_sequence`` on; return the spans that they complete."""
-        if self._emitter is None and self._resumed is not None:
-            self._recall_info(self._resumed)
+        if self._emitter is None and self._resumed is not None and self._recall_info():
+            self._go_on(self._resumed)
         sequence = first_sequence
         for mark in batch:
             if self._emitter is None:
@@ -109,6 +109,8 @@ class Converter:
             else:
                 self._take(sequence, mark)
             sequence += 1
+        if self._emitter is None and self.lost and self._recall_info():
+            self._take_held()
         return self._taken()
 
     def name_of(self, kind: int) -> str:
@@ -159,7 +161,7 @@ class Converter:
         ``now``. ``open_phases`` is what ran at that moment and ``totals`` are the ring's accumulators
         (`marks.ACC_SLOTS`), exact even if marks were lost.
         """
-        if self._emitter is None and self._begin(self._provisional):
+        if self._emitter is None and (self._begin(self._provisional) or self._recall_info(provisional=True)):
             self._take_held()  # it died before it knew its run
         if self._scopes is None or self._finished:
             return []
@@ -228,6 +230,8 @@ class Converter:
 
     def _take_held(self) -> None:
         early, self._early = self._early, []
+        if self._scopes is not None and early and early[0][0] > 1:
+            self._scopes.begin_run(early[0][1])
         for sequence, mark in early:
             self._take(sequence, mark)
 
@@ -250,13 +254,17 @@ class Converter:
         self._first_time = progress.run_start
         self._parts.resume(progress)
 
-    def _recall_info(self, progress: Progress) -> None:
+    def _recall_info(self, provisional: bool = False) -> bool:
         """Find the run among the ring's texts: its mark may be overwritten long since."""
-        for text in self._strings:
-            if text.startswith(_RUN_INFO_START) and self._begin(text):
-                break
-        if self._emitter is None or self._scopes is None:
-            return
+        return any(
+            (text.lstrip() if provisional else text).startswith(_RUN_INFO_START) and self._begin(text)
+            for text in self._strings
+        )
+
+    def _go_on(self, progress: Progress) -> None:
+        """Go on with the run where an earlier converter has stopped."""
+        assert self._emitter is not None
+        assert self._scopes is not None
         self._emitter.emitted = progress.emitted
         self._scopes.resume(progress)
 

@@ -158,6 +158,13 @@ class Scopes:
         innermost = max(around, key=lambda scope: scope.start, default=None)
         return self._span_id(innermost.serial) if innermost else self._emitter.run_span
 
+    def begin_run(self, mark: Mark) -> None:
+        """Have the run begin with ``mark``, the first one that is left: those of its beginning are lost."""
+        _, lane, t0, *_ = mark
+        self.take_open(
+            (marks.SCOPE_OPEN, lane, t0, t0, marks.RUN_SCOPE, 0, marks.SCOPE_INDEX[semconv.RUN], -1)
+        )
+
     def take_open(self, mark: Mark) -> None:
         """Take a SCOPE_OPEN mark."""
         _, lane, t0, _, serial, parent, index, number = mark

@@ -604,6 +604,27 @@ def test_killed_while_it_waited_for_data() -> None:
     assert "grademl.open_phase" not in only(spans, "run").attributes
 
 
+@pytest.mark.parametrize("provisional", [False, True])
+def test_a_run_whose_beginning_is_lost_is_told_from_there_on(provisional: bool) -> None:
+    script = MarkScript()
+    if provisional:
+        script.strings = [f" {text}" if text.startswith("{") else text for text in script.strings]
+    lapped = len(script.marks)
+    script.step(10, 7, 30 * MS, 10 * MS)
+    script.scope_text(1, "grademl.run.name", "long")
+    converter = Converter(script.strings)
+    converter.lost = lapped
+    spans = converter.feed(script.marks[lapped:], lapped + 1)
+    assert (converter.info is None) == provisional
+    spans += converter.finish("killed", [], 99 * S)
+
+    run = only(spans, "run")
+    assert (run.start_ns, run.end_ns) == (OFFSET + 30 * MS, OFFSET + 40 * MS)
+    assert run.attributes["grademl.run.name"] == "long"
+    assert run.attributes["grademl.tracer.dropped"] == lapped
+    assert table(only(spans, "window"))["step"] == [7]
+
+
 def test_killed_when_gradients_were_zeroed_for_the_step_after() -> None:
     script = MarkScript()
     script.step(10, 0, 0, 10 * MS)
