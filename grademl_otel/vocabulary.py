@@ -49,18 +49,22 @@ class Vocabulary:
         return self._totals[_COUNTS + kind]
 
     def _learn(self, name: str) -> tuple[int, int]:
-        if name in semconv.SAYABLE:
+        shown = free(name)
+        known = self._known.get(shown)
+        if known is not None:
+            pass  # "step", say, where "user.step" is known
+        elif name in semconv.SAYABLE:
             known = marks.phase_kind(name), 0
         else:
-            name = free(name)
             last = len(marks.USER_KINDS) - 1
             place = min(self._taken, last)
             self._taken += 1
             if place == last:
                 complain([_FULL])
-                return self._take(last, FURTHER)  # not kept: there may be any number
-            known = self._take(place, name)
-        self._known[name] = known
+                # Not kept: there may be any number.
+                return self._known.get(FURTHER) or self._take(last, FURTHER)
+            known = self._take(place, shown)
+        self._known[name] = self._known[shown] = known
         return known
 
     def _take(self, place: int, name: str) -> tuple[int, int]:

@@ -165,6 +165,16 @@ def test_a_name_is_one_short_line_that_nobody_else_has(recording: Recording, giv
     assert len(own(recording.finish(), shown)) == 1
 
 
+def test_names_that_are_shown_alike_are_one(recording: Recording) -> None:
+    for name in ("step", "user.step", "step", "further phases", *map(str, range(40))):
+        with phase(name):
+            pass
+    written = recording.finish()
+    assert total(written, "user.step")[1] == 3
+    first = len(marks.USER_KINDS) - 1
+    assert total(written, "further phases")[1] == 1 + 40 - (first - 2)
+
+
 def test_without_any_name_it_is_a_phase(recording: Recording) -> None:
     with phase():
         pass
