@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis import communication, compilation, compute, loader, stragglers
 from grademl_otel.analyzers.diagnosis.facts import StepFacts, recorded_in_part, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
@@ -49,7 +50,7 @@ def diagnose(run: Run) -> Judgement:
         verdict = next(iter(verdicts.values()), None) or _no_finding(run, abstained)
     verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
     few = [] if findings else _too_few(run)
-    return Judgement(findings, [*few, *abstained, *_unobserved()], verdict)
+    return Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict)
 
 
 def diagnose_ranks(run: Run) -> Judgement:
@@ -133,8 +134,11 @@ def _too_few(run: Run) -> list[Abstained]:
     ]
 
 
-def _unobserved() -> list[Abstained]:
-    """Return what no run recorded by this version can tell."""
+def _unobserved(run: Run) -> list[Abstained]:
+    """Return what no run recorded by this version can tell; nothing of storage where nothing is loaded."""
+    loads = run.steps.count.keys() & {sc.DATA_WAIT, *sc.WORKER_PHASES}
+    if len(run.steps) and not loads and recorded_in_part(run, run.ranks) is None:
+        return []
     return [
         Abstained(
             "input.storage",

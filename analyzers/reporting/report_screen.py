@@ -209,6 +209,8 @@ def in_words(evidence: Evidence) -> str:
         return f"{phase} {milliseconds(evidence.value)} longer than the others'"
     if evidence.unit == "ns":
         return f"{evidence.signal} {milliseconds(evidence.value)} a step"
+    if evidence.signal in ("compile.share", "compile.again.share"):
+        return f"{evidence.signal.removesuffix('.share')} {percent(evidence.value)} of the run"
     name = evidence.signal.removesuffix(".share")
     value = percent(evidence.value) if evidence.unit == "1" else f"{evidence.value:g} {evidence.unit}"
     return f"{name} {value} of the step" if evidence.signal.endswith(".share") else f"{name} {value}"

@@ -12,6 +12,8 @@ from grademl_otel.analyzers.diagnosis import compilation
 from grademl_otel.analyzers.diagnosis.engine import diagnose
 from grademl_otel.analyzers.diagnosis.finding import CRITICAL, INFO, WARNING, Judgement
 from grademl_otel.analyzers.model.facts import Run, Scope
+from grademl_otel.analyzers.reporting.report_screen import in_words
+from grademl_otel.analyzers.units import percent
 from tests.support.build import R, run_from
 from tests.support.synthetic import MS
 
@@ -61,6 +63,7 @@ def test_what_is_compiled_again_for_other_shapes(took: int, severity: str) -> No
     assert (finding.id, finding.severity, finding.where.ranks) == ("compile.again", severity, [0])
     assert values(found) == {"compile.again.share": 10 * took / RUN_MS, "compile.again.count": 10}
     assert "dynamic=True" in finding.fix[0]
+    assert in_words(finding.evidence[0]) == f"compile.again {percent(10 * took / RUN_MS)} of the run"
     assert found.verdict is not None
     first, second = found.verdict.lines
     assert "10 times" in first

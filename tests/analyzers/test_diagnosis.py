@@ -265,6 +265,13 @@ def test_a_loader_without_a_number_is_judged_all_the_same(workers: int, tmp_path
     assert loader_facts(replace(run, steps=in_turn, loaders={}), 0) is None
 
 
+def test_of_a_program_that_loads_nothing_storage_is_no_question() -> None:
+    rows = [R(at * MS, (at + 1) * MS, step=at, phases={sc.BACKWARD: (at * MS, MS, 1)}) for at in range(40)]
+    assert diagnose(run_from(rows, 0, 40 * MS)).abstained == []
+    waits = [replace(row, phases={**row.phases, sc.DATA_WAIT: (row.start, 0, 1)}) for row in rows]
+    assert [one.rule for one in diagnose(run_from(waits, 0, 40 * MS)).abstained] == ["input.storage"]
+
+
 def test_what_takes_most_of_the_phase_is_what_to_look_into(tmp_path: Path) -> None:
     run = build(tmp_path, Training(epochs=1, steps_per_epoch=60, handoff_ns=US, detail_level=30))
     (finding,) = compute.judge(around(run, [sc.FORWARD, sc.BACKWARD], "train")).findings
