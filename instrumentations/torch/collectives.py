@@ -58,7 +58,8 @@ def install(patches: Patches) -> None:
     have_hooks = all(hasattr(ProcessGroup, name) for name in _REGISTRATIONS)
     works.install(patches)
     groupcalls.install(patches, have_hooks)
-    implicitwaits.install_broadcast(patches)
+    with patches.together("torch: waits for buffers"):
+        implicitwaits.install_broadcast(patches)
     patches.on_restore(groups.forget)
     if have_hooks:
         hooks = _Hooks()
