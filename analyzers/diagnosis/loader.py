@@ -169,7 +169,7 @@ def on_cpu(run: Run) -> bool:
 
 
 def _device(run: Run) -> str:
-    return f"device {run.device}" if run.device else "the device (not known before the run's end)"
+    return f"device {run.device}" if run.device else "the device, which is not known,"
 
 
 def empty_limit(workers: int) -> float:

@@ -272,6 +272,11 @@ def test_of_a_program_that_loads_nothing_storage_is_no_question() -> None:
     assert [one.rule for one in diagnose(run_from(waits, 0, 40 * MS)).abstained] == ["input.storage"]
 
 
+def test_of_a_run_without_pytorch_the_device_is_not_known(tmp_path: Path) -> None:
+    (doubt, _) = diagnose(replace(build(tmp_path, loader_bound()), device=None)).abstained
+    assert doubt.missing.startswith("whether the device, which is not known, was idle while the main thread")
+
+
 def test_what_takes_most_of_the_phase_is_what_to_look_into(tmp_path: Path) -> None:
     run = build(tmp_path, Training(epochs=1, steps_per_epoch=60, handoff_ns=US, detail_level=30))
     (finding,) = compute.judge(around(run, [sc.FORWARD, sc.BACKWARD], "train")).findings
