@@ -399,8 +399,12 @@ def test_home_that_is_not_set(scene: Scene) -> None:
 def test_wall_clock_that_is_stepped(scene: Scene) -> None:
     """Python's view of the wall clock jumps an hour back in the middle: no time of the run changes."""
     (scene.folder / "sitecustomize.py").write_text(
-        "import time\nstart, real_ns, real = time.monotonic(), time.time_ns, time.time\n"
-        "def back():\n    return 3600 if time.monotonic() - start > 0.6 else 0\n"
+        "import sys, time\nreal_ns, real, stepped = time.time_ns, time.time, []\n"
+        "def back():\n"
+        "    session = getattr(sys.modules.get('grademl_otel.lifecycle'), 'session', None)\n"
+        "    if session is not None and session.recorder is not None and session.recorder.rows > 20:\n"
+        "        stepped.append(True)\n"
+        "    return 3600 if stepped else 0\n"
         "time.time_ns = lambda: real_ns() - back() * 10**9\ntime.time = lambda: real() - back()\n"
     )
     scene.settings["PYTHONPATH"] = str(scene.folder)
