@@ -77,8 +77,6 @@ def _wrap_tracer(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_compile(original: Callable[..., Any], compilations: _Compilations) -> Callable[..., Any]:
-    here = compilations.here
-
     @pass_over
     @wraps(original)
     def _compile(code: CodeType, *args: Any, **kwargs: Any) -> Any:
@@ -102,8 +100,6 @@ def _wrap_compile(original: Callable[..., Any], compilations: _Compilations) -> 
 
 
 def _wrap_explanation(original: Callable[..., Any], compilations: _Compilations) -> Callable[..., Any]:
-    here = compilations.here
-
     @pass_over
     @wraps(original)
     def explain(*args: Any, **kwargs: Any) -> Any:
@@ -149,11 +145,15 @@ class _Here(threading.local):
     """Why what had been compiled of the frame did not fit; a list of texts, if Dynamo gave one."""
 
 
+here: Final = _Here()
+"""Of this thread."""
+
+
 class _Compilations:
     """What the wrappers call of ours."""
 
     def __init__(self) -> None:
-        self.here = _Here()
+        self.here = here
         self._guard = Guard("torch: compilation")
         self._names: dict[int, str] = {}
         """Of the functions that were compiled, by the numbers of their frames."""

@@ -24,6 +24,7 @@ from grademl_otel import marks, semconv
 from grademl_otel.governor import BOUNDARIES, ROOTS
 from grademl_otel.instrumentations.patches import Patches
 from grademl_otel.instrumentations.torch.backward import BackwardHook, of_parameters
+from grademl_otel.instrumentations.torch.compile import here
 from grademl_otel.instrumentations.torch.disguise import disguised
 from grademl_otel.instrumentations.torch.forward import inside
 from grademl_otel.instrumentations.torch.inner import InnerPhase
@@ -45,7 +46,8 @@ def _wrap_grad(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def grad(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        # AOTAutograd calls this as it traces, where only later versions of torch say that they compile.
+        if is_compiling() or here.frame:
             return original(*args, **kwargs)
         call, returned = None, False
         try:

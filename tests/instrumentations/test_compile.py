@@ -179,6 +179,15 @@ def test_a_compiled_function_that_raises_is_over(recording: Recording) -> None:
     assert not written.running
 
 
+def test_gradients_that_are_traced_are_no_backward(recording: Recording) -> None:
+    """Whatever this torch says of itself while it compiles with AOTAutograd."""
+    compiled = torch.compile(Net(), backend="aot_eager")
+    compiled(X).sum().backward()
+    written = recording.finish()
+    (backward,) = written.phases(semconv.BACKWARD)
+    assert backward.t0 >= written.phases(semconv.FORWARD)[0].t1
+
+
 def test_a_backward_that_is_compiled_when_it_is_needed(recording: Recording) -> None:
     if not hasattr(torch._dynamo.callback, "CallbackTrigger"):
         pytest.skip("this torch compiles backwards with their forwards")
