@@ -168,8 +168,6 @@ class Recorder:
         # Median of several: a hook that another process interrupts seems to cost that process' time.
         self._measured: deque[int] = deque(maxlen=MEASURED_FIRST)
         self._typical_cost = 0
-        self.vocabulary = Vocabulary(writer.totals, writer.intern)
-        """Names of the program's own phases."""
         self.governor = Governor()
         self.level = EVERYTHING
         """How much is measured; see `governor`."""
@@ -200,6 +198,8 @@ class Recorder:
         self.ended = writer.ended
         self.text = writer.intern
         self.ids = writer.ids
+        self.vocabulary = Vocabulary(writer.totals, writer.intern)
+        """Names of the program's own phases."""
 
     # --- For hooks -------------------------------------------------------------------------------------
 

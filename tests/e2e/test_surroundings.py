@@ -61,7 +61,9 @@ def surroundings():
         "argv": sys.argv[1:],
         "recursion": sys.getrecursionlimit(),
         "switch": sys.getswitchinterval(),
-        "gc": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks), gc.get_debug()],
+        # Ours is there, for pauses.
+        "gc": [gc.isenabled(), gc.get_threshold(), gc.get_debug(),
+               sum(not type(each).__module__.startswith("grademl_otel") for each in gc.callbacks)],
         "tracing": [sys.gettrace() is None, sys.getprofile() is None, threading.gettrace() is None],
         "hooks": [sys.unraisablehook is sys.__unraisablehook__, sys.displayhook is sys.__displayhook__,
                   threading.excepthook is threading.__excepthook__],
