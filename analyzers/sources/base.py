@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import RunSummary
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.sources.buffer import SpanBuilder
+
+Progress = Callable[[str, int, "int | None"], None]
+"""Told of long work: what is counted (as "spans", "traces"), how many so far, of how many if that is known."""
+
+
+def no_progress(what: str, done: int, total: int | None) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,9 @@ class SourceOptions:
     """Largest single document or answer."""
     max_traces: int = 1_000
     """Largest number of foreign traces fetched from a server."""
+    ca: str | None = None
+    """File of the certificates to trust instead of the system's."""
+    progress: Progress = field(default=no_progress, repr=False)
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class Selection:
     trace_ids: tuple[int, ...] = ()
     service: str | None = None
     operation: str | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    """(key, value as text); one span of a trace must have them all."""
     start: int | None = None
     """Unix ns; traces (our runs: runs) that end before are left out."""
     end: int | None = None
@@ -56,6 +71,42 @@ class Listing:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A part of a source that is copied as a whole: a trace or some, a range of a file."""
+
+    key: str
+    """Names it in this source, the same at every call; no secret in it."""
+    final: bool
+    """False where it may still grow: the next copy reads it again, and duplicates are dropped on reading."""
+    expected: int | None
+    """Spans in it, as the source says; None where it does not."""
+    read: Callable[[SpanBuilder], None]
+    """Add its spans to a builder. Raises SourceError."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What `grademl doctor` tells of a source."""
+
+    kind: str
+    """As "Jaeger", "Tempo", "files", "copy"."""
+    api: str | None = None
+    """The way chosen, and why, as "api_v3 over HTTP"."""
+    version: str | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Name -> value, in words."""
+    clock_offset_ns: int | None = None
+    """The server's clock minus ours."""
+    clock_error_ns: int | None = None
+    services: tuple[str, ...] = ()
+    runs: tuple[RunSummary, ...] = ()
+    notes: tuple[str, ...] = ()
+    """One line each, for people."""
+    problems: tuple[str, ...] = ()
+    """One line each: what is wrong and what to do; none for a source that can be read."""
+
+
 class Source(Protocol):
     """A place that telemetry is read from.
 
@@ -72,3 +123,9 @@ class Source(Protocol):
 
     def read(self, selection: Selection) -> Telemetry:
         """Return the spans that match; of a run all spans, so that its completeness can be judged."""
+
+    def pieces(self, selection: Selection) -> Iterator[Piece]:
+        """Yield what a copy of the selection consists of, in an order that a later call repeats."""
+
+    def probe(self) -> Probe:
+        """Return what can be said of the source without reading its spans; problems are in it, not raised."""

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reader hands to the builder: the spans of one piece of input as parallel arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+
+IdArray = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class LinkBatch:
+    """Links of the spans of a batch, one element a link."""
+
+    span_ix: IntArray
+    """Index of the span within the batch."""
+    trace_hi: IdArray
+    trace_lo: IdArray
+    span_id: IdArray
+    kind: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SpanBatch:
+    """Spans in the order read. Readers repair nothing: duplicates, order and parents are the builder's."""
+
+    trace_hi: IdArray
+    trace_lo: IdArray
+    span_id: IdArray
+    parent_id: IdArray
+    """0 for none."""
+    start: IntArray
+    """Unix ns; what is no time (absent, negative, beyond int64) is 0 in both start and end."""
+    end: IntArray
+    names: Sequence[str]
+    """One a span; interned by the builder."""
+    kind: npt.NDArray[np.int8]
+    status: npt.NDArray[np.int8]
+    flags: npt.NDArray[np.uint32]
+    resource_ix: npt.NDArray[np.int32]
+    """From `SpanBuilder.resource`."""
+    scope_ix: npt.NDArray[np.int32]
+    """From `SpanBuilder.scope`; -1 for none."""
+    attributes: RawColumn
+    events: RawColumn | None = None
+    """None where no span of the batch has an event; may be the same object as ``attributes``."""
+    links: LinkBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.start)
