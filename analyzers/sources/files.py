@@ -22,8 +22,8 @@ from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Selection, SourceOptions
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.decoding import Unreadable, decode_attributes, gc_paused
-from grademl_otel.analyzers.sources.documents import read_document, split_documents
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, decode_attributes, gc_paused
+from grademl_otel.analyzers.sources.formats.documents import read_document, split_documents
 from grademl_otel.analyzers.sources.narrow import narrow, run_ids
 
 TRACES: Final = "traces.jsonl"

@@ -18,7 +18,7 @@ from grademl_otel.analyzers.model.columns import (
 )
 from grademl_otel.analyzers.sources import Selection
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.decoding import decode_attributes
+from grademl_otel.analyzers.sources.formats.decoding import decode_attributes
 from grademl_otel.analyzers.sources.narrow import narrow, take
 
 

@@ -25,7 +25,7 @@ from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceErro
 from grademl_otel.analyzers.model.columns import KIND_SERVER, ORPHAN, STATUS_ERROR, Telemetry
 from grademl_otel.analyzers.model.run import build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source, parse_headers
-from grademl_otel.analyzers.sources.decoding import Unreadable, parse_id
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, parse_id
 from tests.support.synthetic import S, Simulated, Training, lines, simulate
 
 DATA = Path(__file__).parent.parent / "data"

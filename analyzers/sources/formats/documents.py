@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.decoding import Unreadable
-from grademl_otel.analyzers.sources.jaeger_json import read_trace
-from grademl_otel.analyzers.sources.otlp_json import read_resource_spans
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable
+from grademl_otel.analyzers.sources.formats.jaeger_json import read_trace
+from grademl_otel.analyzers.sources.formats.otlp_json import read_resource_spans
 
 _MAX_DEPTH: Final = 4
 _MISSING: Final = msgspec.Raw(b"")

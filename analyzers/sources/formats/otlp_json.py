@@ -9,7 +9,7 @@ import msgspec
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.decoding import Unreadable, otlp_attributes, parse_id, parse_int
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, otlp_attributes, parse_id, parse_int
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _Number = int | str | float | None

@@ -10,7 +10,13 @@ import msgspec
 
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, STATUS_OK, STATUS_UNSET
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.decoding import JaegerTags, Unreadable, jaeger_tags, parse_id, parse_int
+from grademl_otel.analyzers.sources.formats.decoding import (
+    JaegerTags,
+    Unreadable,
+    jaeger_tags,
+    parse_id,
+    parse_int,
+)
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _Number = int | str | float | None
