@@ -23,7 +23,7 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 def _jaeger(uri: str, options: SourceOptions) -> Source:
     # Imported when asked for: a report on a file needs no HTTP client.
     try:
-        from grademl_otel.analyzers.sources.jaeger_http import open_jaeger
+        from grademl_otel.analyzers.sources.servers.jaeger import open_jaeger
     except ModuleNotFoundError as missing:
         raise MissingExtra(missing.name or "a package") from None
     return open_jaeger(uri, options)

@@ -15,7 +15,7 @@ from grademl_otel.analyzers.model.tables import MalformedTable, decode_table
 from grademl_otel.analyzers.reporting.of_run import report_of_run
 from grademl_otel.analyzers.reporting.text import render
 from grademl_otel.analyzers.sources import Selection, open_source
-from grademl_otel.analyzers.sources.run_plan import RunPlan
+from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
 from grademl_otel.convert.converter import Converter
 from grademl_otel.convert.spans import Resource, Span
 from grademl_otel.export import otlpjson

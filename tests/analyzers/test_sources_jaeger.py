@@ -20,8 +20,8 @@ from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceErro
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
-from grademl_otel.analyzers.sources.http_client import HttpClient, error_text
-from grademl_otel.analyzers.sources.jaeger_api import JaegerV1
+from grademl_otel.analyzers.sources.servers.http_client import HttpClient, error_text
+from grademl_otel.analyzers.sources.servers.jaeger_api import JaegerV1
 from tests.support.fake_jaeger import FakeJaeger, Reply, serve
 from tests.support.synthetic import MS, S, Simulated, Training, lines, simulate
 
@@ -477,7 +477,7 @@ def test_the_old_api_of_a_real_jaeger(jaeger: servers.Jaeger, monkeypatch: pytes
     def only_v1(client: HttpClient) -> tuple[JaegerV1, list[str]]:
         return JaegerV1(client), JaegerV1(client).services()
 
-    monkeypatch.setattr("grademl_otel.analyzers.sources.jaeger_http.connect", only_v1)
+    monkeypatch.setattr("grademl_otel.analyzers.sources.servers.jaeger.connect", only_v1)
     sim = simulate(started(60, ranks=2))
     send(jaeger, sim)
     for which in (sim.training.run_id, sim.training.run_id[:16]):

@@ -19,12 +19,12 @@ from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Selection, SourceOptions
 from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.decoding import Unreadable, decode_attributes, gc_paused
-from grademl_otel.analyzers.sources.documents import read_document
-from grademl_otel.analyzers.sources.http_client import CONNECTIONS, HttpClient, TooLarge
-from grademl_otel.analyzers.sources.jaeger_api import ADVICE, JaegerApi, Search, connect
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, decode_attributes, gc_paused
+from grademl_otel.analyzers.sources.formats.documents import read_document
 from grademl_otel.analyzers.sources.narrow import narrow
-from grademl_otel.analyzers.sources.run_plan import RunPlan
+from grademl_otel.analyzers.sources.servers.http_client import CONNECTIONS, HttpClient, TooLarge
+from grademl_otel.analyzers.sources.servers.jaeger_api import ADVICE, JaegerApi, Search, connect
+from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
 
 _PORT: Final = 16686
 _TRACE: Final = re.compile(r"(?P<base>.*?)/(?:trace|api/traces|api/v3/traces)/(?P<id>[0-9A-Fa-f]{1,32})/?")
