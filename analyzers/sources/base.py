@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from grademl_otel.analyzers.model.columns import Telemetry
+from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Piece:
     """False where it may still grow: the next copy reads it again, and duplicates are dropped on reading."""
     expected: int | None
     """Spans in it, as the source says; None where it does not."""
-    read: Callable[[SpanBuilder], None]
-    """Add its spans to a builder. Raises SourceError."""
+    read: Callable[[SpanBuilder, Ledger], None]
+    """Add its spans to a builder, and to the ledger what reading lost. Raises SourceError."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,13 @@ class Source(Protocol):
     def read(self, selection: Selection) -> Telemetry:
         """Return the spans that match; of a run all spans, so that its completeness can be judged."""
 
-    def pieces(self, selection: Selection) -> Iterator[Piece]:
-        """Yield what a copy of the selection consists of, in an order that a later call repeats."""
+    def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
+        """Yield what a copy of the selection consists of, in an order that a later call repeats.
+
+        What finding them lost goes to ``ledger``, what reading one loses to the ledger that its `read` is given.
+        Where an iterator has a length (`operator.length_hint`), that is how many there are. Raises SourceError,
+        and NothingFound when nothing matches.
+        """
 
     def probe(self) -> Probe:
         """Return what can be said of the source without reading its spans; problems are in it, not raised."""
