@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.sources.buffer import SpanBuilder
 
 Progress = Callable[[str, int, "int | None"], None]
-"""Told of long work: what is counted (as "spans", "traces"), how many so far, of how many if that is known."""
+"""Told of long work: what is counted ("spans", "traces"), how many so far, of how many if known."""
 
 
 def no_progress(what: str, done: int, total: int | None) -> None:
@@ -127,9 +127,9 @@ class Source(Protocol):
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
         """Yield what a copy of the selection consists of, in an order that a later call repeats.
 
-        What finding them lost goes to ``ledger``, what reading one loses to the ledger that its `read` is given.
-        Where an iterator has a length (`operator.length_hint`), that is how many there are. Raises SourceError,
-        and NothingFound when nothing matches.
+        What finding them lost goes to ``ledger``, what reading one loses to the ledger that its `read` is
+        given. Where the iterator has a length (`operator.length_hint`), that is how many there are. Raises
+        SourceError, and NothingFound when nothing matches.
         """
 
     def probe(self) -> Probe:
