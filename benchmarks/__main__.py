@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what recording costs, print it as Markdown, and write it into docs/costs.md.
+"""Measure what recording and reading cost, print it as Markdown, and write it into docs/costs.md.
 
 python -m benchmarks
 python -m benchmarks --quick --only steps --only startup
@@ -12,10 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import conversion, longrun, micro, startup, tables
+from benchmarks import conversion, longrun, micro, sources, startup, tables
 from benchmarks.interleaved import compare
 from benchmarks.tables import Table, duration, ratio, size
 from benchmarks.ways import AGAIN, EVERYTHING, PLAIN, PROFILER, RECORDED, SDK, Worker, workers
@@ -33,10 +33,16 @@ class Extent:
     long_run: int
     """Steps."""
     model_batches: int
+    traces: int
+    """Of a thousand spans each, that are read."""
+    plot: Path | None
+    """Where the growth up to three million spans is drawn; None: it is not measured."""
 
 
-FULL = Extent(rounds=16, seconds_per_way=6.0, long_run=100_000, model_batches=20)
-QUICK = Extent(rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2)
+FULL = Extent(
+    rounds=16, seconds_per_way=6.0, long_run=100_000, model_batches=20, traces=1_000, plot=sources.PLOT
+)
+QUICK = Extent(rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2, traces=20, plot=None)
 
 
 def steps(folder: Path, extent: Extent) -> Iterator[Table]:
@@ -124,6 +130,10 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
     "relay": lambda folder, extent: iter([conversion.measure(extent.rounds)]),
     "memory": lambda folder, extent: iter(longrun.measure(folder, extent.long_run)),
     "ddp": ddp,
+    "read": lambda folder, extent: sources.read(
+        folder, extent.traces, max(1, extent.rounds // 5), extent.plot
+    ),
+    "pull": lambda folder, extent: sources.pull(folder, max(20, extent.traces * 3 // 10)),
 }
 
 
@@ -131,7 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of it: to see that it runs")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be repeated")
-    parser.add_argument("--no-write", action="store_true", help="leave docs/costs.md as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave the pages in docs/ as they are")
     arguments = parser.parse_args()
     extent = QUICK if arguments.quick else FULL
     results = [tables.heading(" ".join(["python -m benchmarks", *sys.argv[1:]]))]
@@ -140,6 +150,8 @@ def main() -> int:
     # Relays of its runs still work in the folder for some seconds.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for name in arguments.only or PARTS:
+            if arguments.no_write and extent.plot is not None:
+                extent = replace(extent, plot=Path(folder) / sources.PLOT.name)
             for table in PARTS[name](Path(folder) / name, extent):
                 results.append(table.to_markdown())
                 print(results[-1], flush=True)

@@ -86,13 +86,16 @@ def heading(command: str) -> str:
     """Return one paragraph: what was measured where, when, how."""
     packages = ("torch", "opentelemetry-sdk", "grademl-otel")
     versions = ", ".join(f"{name} {_version(name)}" for name in packages)
-    when = strftime("%Y-%m-%d", gmtime())
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores ({_processor()})"
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg()) if hasattr(os, "getloadavg") else "unknown"
     return (
-        f"Measured {when} by `{command}`: {system}, {platform.python_implementation()} "
+        f"Measured {today()} by `{command}`: {system}, {platform.python_implementation()} "
         f"{platform.python_version()}, {versions}. Load average at the start: {load}.\n"
     )
+
+
+def today() -> str:
+    return strftime("%Y-%m-%d", gmtime())
 
 
 def _version(package: str) -> str:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import tables
+from benchmarks.plot import chart
 from benchmarks.interleaved import Compared, Spread, compare
 from benchmarks.tables import BEGIN, END, Table
 
@@ -64,3 +67,23 @@ def test_each_way_has_its_turn_in_each_round() -> None:
     assert turns == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert results["b"].ratio_to(results["a"]) == Spread(2.0, 2.0, 2.0)
     assert results["b"].added_to(results["a"]).middle == 1.0
+
+
+def test_what_grows_in_proportion_is_drawn_as_a_straight_line() -> None:
+    lines = {"a <b>": [(10_000.0, 0.05), (100_000.0, 0.5), (1_000_000.0, 5.0)], "single": [(1e6, 1.0)]}
+    text = chart("Reading", "spans", "CPU s", lines, "today")
+    root = ElementTree.fromstring(text)
+    (line, dot) = root.findall("{*}polyline")
+    (x1, y1), (x2, y2), (x3, y3) = (map(float, point.split(",")) for point in line.attrib["points"].split())
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+    assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
+    assert x1 < x2
+    assert y1 > y2
+    assert len(dot.attrib["points"].split()) == 1
+    assert "a &lt;b&gt;" in text
+    assert {"10 k", "1 M", "0.1", "10"} <= set(re.findall(">([^<]+)</text>", text))
+
+
+def test_a_chart_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        chart("Reading", "x", "y", {"empty": []})
