@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import tables
-from benchmarks.plot import chart
 from benchmarks.interleaved import Compared, Spread, compare
+from benchmarks.plot import chart
 from benchmarks.tables import BEGIN, END, Table
 
 PAGE = f"# Costs\n\nHow.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
