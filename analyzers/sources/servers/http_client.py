@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import responses
 from typing import Final
 from urllib.parse import urljoin, urlsplit
@@ -36,6 +37,23 @@ class TooLarge(SourceError):
     """The answer exceeds a bound, ours or the server's; asking for less may work."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The whole of a server's answer of status 200."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    """Names in any case."""
+    sent_ns: int
+    received_ns: int
+    """Unix ns here when it was asked for, and when it began to come."""
+
+    @property
+    def content_type(self) -> str:
+        """As "application/json", without parameters, in lower case."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
 class _PatientRetry(urllib3.Retry):
     """Obeys Retry-After, but not for longer than a person would wait."""
 
@@ -54,9 +72,12 @@ class HttpClient:
     there is no such server. Headers go to this host only; ``.netrc`` is not consulted, so that none is added.
     """
 
-    def __init__(self, name: str, base: str, advice: str, options: SourceOptions) -> None:
+    def __init__(
+        self, name: str, base: str, advice: str, options: SourceOptions, tenant_header: str = "x-tenant"
+    ) -> None:
         self.name = name
         self.advice = advice
+        self._tenant_header = tenant_header
         self._base = base.rstrip("/")
         self._options = options
         self._session = requests.Session()
@@ -82,16 +103,27 @@ class HttpClient:
         self._session.mount("https://", adapter)
 
     def get_json(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
-        """Return the body of a JSON answer, not parsed.
+        """Return the body of a JSON answer, not parsed. Raises as `get` does."""
+        body = self.get(path, params).body
+        start = body[:64].lstrip()
+        if not start.startswith((b"{", b"[")):
+            what = "an HTML page" if start.startswith(b"<") else "something else" if start else "nothing"
+            raise SourceError(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
+        return body
+
+    def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = "*/*") -> Answer:
+        """Return an answer of any kind.
 
         Raises NotFound for 404, TooLarge, and SourceError for all other failures.
         """
         url = self._base + path
         for _ in range(_REDIRECTS):
+            sent = time.time_ns()
             try:
                 with self._session.get(
                     url,
                     params=params,
+                    headers={"Accept": accept},
                     timeout=(min(_CONNECT_S, self._options.timeout_s), self._options.timeout_s),
                     stream=True,
                     allow_redirects=False,
@@ -99,7 +131,8 @@ class HttpClient:
                     if response.is_redirect:
                         url, params = self._redirected(response), None
                         continue
-                    return self._body(response)
+                    received = time.time_ns()
+                    return Answer(self._body(response), response.headers, sent, received)
             except requests.RequestException as error:
                 raise self._failure(error) from None
         raise SourceError(f"{self.name}: redirects without end; {self.advice}")
@@ -118,12 +151,7 @@ class HttpClient:
     def _body(self, response: requests.Response) -> bytes:
         if response.status_code != 200:
             raise self._refusal(response.status_code, self._read(response, _ERROR_BYTES, cut=True))
-        body = self._read(response, self._options.max_bytes)
-        start = body[:64].lstrip()
-        if not start.startswith((b"{", b"[")):
-            what = "an HTML page" if start.startswith(b"<") else "something else" if start else "nothing"
-            raise SourceError(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
-        return body
+        return self._read(response, self._options.max_bytes)
 
     def _read(self, response: requests.Response, limit: int, cut: bool = False) -> bytes:
         """Read at most ``limit`` bytes; more is cut, or is TooLarge."""
@@ -148,13 +176,13 @@ class HttpClient:
         if status in (401, 403):
             return SourceError(
                 f"{self.name}: {text}; pass --header NAME=VALUE"
-                " (a tenant: x-tenant=..., a token: Authorization=...)"
+                f" (a tenant: {self._tenant_header}=..., a token: Authorization=...)"
             )
         if status == 404:
             return NotFound(f"{self.name}: {text}; {self.advice}")
         if status == 429:
             return SourceError(f"{self.name}: {text}; the server asks for fewer requests; try again later")
-        if status in (413, 422, 502, 504):
+        if status in (413, 422, 502, 504) or (status == 500 and "larger than the max" in said):
             return TooLarge(f"{self.name}: {text}; the answer may be too large; {_ASK_LESS}")
         return SourceError(f"{self.name}: {text}")
 
