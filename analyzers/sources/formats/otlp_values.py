@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes, events and scopes as OTLP/JSON writes them; undecodable parts are left out, never an error."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from grademl_otel.analyzers.model.raw import Event
+
+STATUS_DESCRIPTION: Final = "otel.status_description"
+"""The attribute that holds the message of a span's status, as OpenTelemetry has it where there is no field."""
+_MAX_DEPTH: Final = 16
+
+
+@dataclass(frozen=True)
+class OtlpJson:
+    """Raw attributes are the array of key-value pairs, raw events the array of events."""
+
+    @property
+    def name(self) -> str:
+        return "otlp-json"
+
+    def attributes(self, raw: bytes) -> dict[str, Any]:
+        return otlp_attributes(raw)
+
+    def events(self, raw: bytes) -> Sequence[Event]:
+        return [_event(item) for item in _objects(raw)]
+
+
+OTLP_JSON: Final = OtlpJson()
+
+
+def otlp_attributes(raw: bytes) -> dict[str, Any]:
+    """Decode ``[{"key": ..., "value": {"intValue": "7"}}, ...]``."""
+    return _attributes(_objects(raw))
+
+
+def otlp_scope(raw: bytes) -> dict[str, Any]:
+    """Decode an instrumentation scope: ``name``, ``version`` and ``attributes``."""
+    scope = _decoded(raw)
+    scope = scope if isinstance(scope, dict) else {}
+    name, version = (scope.get(key) for key in ("name", "version"))
+    return {
+        "name": name if isinstance(name, str) else "",
+        "version": version if isinstance(version, str) else "",
+        "attributes": _attributes(scope.get("attributes")),
+    }
+
+
+def otlp_value(value: Any, depth: int = 0) -> Any:
+    """Return the plain value of an OTLP/JSON AnyValue; None for an empty, unknown or too deep one."""
+    if not isinstance(value, dict) or not value or depth > _MAX_DEPTH:
+        return None
+    (kind, raw), *_ = value.items()
+    kind = kind.replace("_", "").lower()
+    if kind == "stringvalue":
+        return raw if isinstance(raw, str) else None
+    if kind == "intvalue":
+        return to_int(raw)
+    if kind == "boolvalue":
+        return raw if isinstance(raw, bool) else None
+    if kind == "doublevalue":
+        return to_float(raw)
+    if kind == "bytesvalue":
+        return to_bytes(raw)
+    items = raw.get("values") if isinstance(raw, dict) else None
+    if not isinstance(items, list):
+        items = []
+    if kind == "arrayvalue":
+        return _integers(items) or [otlp_value(item, depth + 1) for item in items]
+    if kind == "kvlistvalue":
+        return _attributes(items, depth + 1)
+    return None
+
+
+def to_int(raw: Any) -> int | None:
+    """Return an integer that is written as a number or a string."""
+    try:
+        return int(raw)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def to_float(raw: Any) -> float | None:
+    """Return a float that is written as a number or a string, as NaN, Infinity and -Infinity are."""
+    try:
+        return float(raw)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def to_bytes(raw: Any) -> bytes | None:
+    """Return bytes that are written as base64."""
+    try:
+        return base64.b64decode(raw, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        return None
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _objects(raw: bytes) -> list[dict[str, Any]]:
+    items = _decoded(raw)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
+    if not isinstance(pairs, list):
+        return {}
+    return {
+        str(pair["key"]): otlp_value(pair.get("value"), depth)
+        for pair in pairs
+        if isinstance(pair, dict) and "key" in pair
+    }
+
+
+def _integers(items: list[Any]) -> list[int] | None:
+    """Return an array of integers at once, as step tables have many; None for anything else."""
+    try:
+        return [int(item["intValue"]) for item in items]
+    except (TypeError, ValueError, OverflowError, KeyError):
+        return None
+
+
+def _event(item: dict[str, Any]) -> Event:
+    name = item.get("name")
+    time = to_int(item.get("timeUnixNano", item.get("time_unix_nano", 0)))
+    return Event(time or 0, name if isinstance(name, str) else "", _attributes(item.get("attributes")))
