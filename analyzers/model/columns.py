@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.raw import Event, IndexArray, RawStore
+from grademl_otel.analyzers.model.raw import IntArray as IntArray
 
 STATUS_UNSET: Final = 0
 STATUS_OK: Final = 1
@@ -38,35 +42,57 @@ class Links:
     kind: list[str]
     """run, parent, blocking or follows (the default)."""
 
+    def __len__(self) -> int:
+        return len(self.span_ix)
+
+    def take(self, kept: IntArray, count: int) -> Links:
+        """Return the links of the spans at ``kept``, of ``count`` there are, by their new numbers."""
+        new_ix = np.full(count, -1, np.int64)
+        new_ix[kept] = np.arange(len(kept))
+        span_ix = new_ix[self.span_ix]
+        alive = np.flatnonzero(span_ix >= 0)
+        return Links(
+            span_ix=span_ix[alive],
+            trace_hi=self.trace_hi[alive],
+            trace_lo=self.trace_lo[alive],
+            span_id=self.span_id[alive],
+            kind=[self.kind[ix] for ix in alive.tolist()],
+        )
+
 
 @dataclass(frozen=True)
 class SpanColumns:
     """Spans as parallel arrays of one length; times are int64 Unix ns.
 
     ``parent_ix`` is the index of the parent span within these columns; -1 for a root; -2 when a parent id is
-    given but no such span is here (an orphan), or that would make the span its own ancestor. Attributes are
-    one dict per *distinct raw form*, decoded lazily by `attributes`.
+    given but no such span is here (an orphan), or that would make the span its own ancestor. Attributes and
+    events stay as they were read; `attributes` and `events` decode those of one span.
     """
 
     trace_hi: npt.NDArray[np.uint64]
     trace_lo: npt.NDArray[np.uint64]
     span_id: npt.NDArray[np.uint64]
     parent_id: npt.NDArray[np.uint64]
+    """0 for none."""
     parent_ix: IntArray
     start: IntArray
     end: IntArray
-    name_ix: IntArray
+    name_ix: IndexArray
     names: list[str]
     kind: npt.NDArray[np.int8]
     status: npt.NDArray[np.int8]
-    resource_ix: IntArray
+    flags: npt.NDArray[np.uint32]
+    """As in OTLP: the lowest byte is that of the trace context."""
+    resource_ix: IndexArray
     resources: list[dict[str, Any]]
     """Attributes of each distinct resource, decoded; `service.name` among them."""
+    scope_ix: IndexArray
+    """-1 for none."""
+    scopes: list[dict[str, Any]]
+    """Each distinct scope: ``name``, ``version``, ``attributes``."""
     links: Links
-    raw_attributes: list[Any]
-    """One undecoded attribute collection per span, in a form that `decode` understands; use `attributes`."""
-    decode: Any
-    """Callable: raw attributes -> dict[str, str | int | float | bool | list | bytes | None]."""
+    raw_attributes: RawStore
+    raw_events: RawStore
 
     def __len__(self) -> int:
         return len(self.start)
@@ -82,11 +108,36 @@ class SpanColumns:
 
     def attributes(self, ix: int) -> dict[str, Any]:
         """Return the decoded attributes of span ``ix``; read-only: equal ones may be shared."""
-        decoded: dict[str, Any] = self.decode(self.raw_attributes[ix])
-        return decoded
+        return self.raw_attributes.attributes(ix)
+
+    def events(self, ix: int) -> Sequence[Event]:
+        """Return the decoded events of span ``ix``, in the order given."""
+        return self.raw_events.events(ix)
 
     def resource(self, ix: int) -> dict[str, Any]:
         return self.resources[int(self.resource_ix[ix])]
+
+    def scope(self, ix: int) -> dict[str, Any] | None:
+        """Return name, version and attributes of the scope of span ``ix``; None where it has none."""
+        scope = int(self.scope_ix[ix])
+        return None if scope < 0 else self.scopes[scope]
+
+    def service(self, ix: int) -> str:
+        """Return the service of span ``ix``; empty where its resource names none."""
+        return str(self.resource(ix).get("service.name", ""))
+
+    @cached_property
+    def clocks(self) -> list[str]:
+        """Names of the distinct clocks: ids of host boots, else names of hosts."""
+        return list(dict.fromkeys(name for name in map(_clock, self.resources) if name))
+
+    @cached_property
+    def clock(self) -> IndexArray:
+        """Number of the clock of each span in `clocks`; -1 where its resource tells neither boot nor host."""
+        number = {name: ix for ix, name in enumerate(self.clocks)}
+        of_resource = [number.get(_clock(resource), -1) for resource in self.resources]
+        clock: IndexArray = np.array(of_resource or [-1], np.int32)[self.resource_ix]
+        return clock
 
     def trace_id_hex(self, ix: int) -> str:
         return f"{int(self.trace_hi[ix]):016x}{int(self.trace_lo[ix]):016x}"
@@ -95,12 +146,18 @@ class SpanColumns:
         return f"{int(self.span_id[ix]):016x}"
 
 
+def _clock(resource: dict[str, Any]) -> str:
+    return str(resource.get(semconv.CLOCK_ID) or resource.get("host.name") or "")
+
+
 @dataclass
 class Ledger:
     """What a source lost, repaired or refused while reading; every field is counted, nothing is silent."""
 
     duplicates: int = 0
-    """Exact repeats of (trace, span, kind); the first was kept."""
+    """Exact repeats of a span; the first was kept."""
+    conflicting: int = 0
+    """Spans with trace, id and kind of an earlier one and other content; the first was kept."""
     impossible_times: int = 0
     """Spans with end < start or without an end; kept in the columns, left out of every analysis."""
     unreadable_lines: int = 0

@@ -143,6 +143,8 @@ def _of_ledger(ledger: Ledger) -> list[str]:
         reasons.append("reading stopped at the bound on spans; read more with --max-spans")
     if ledger.impossible_times:
         reasons.append(f"{ledger.impossible_times:,} spans have impossible times and were left out")
+    if ledger.conflicting:
+        reasons.append(f"{ledger.conflicting:,} spans have the id of another and were left out")
     return reasons
 
 

@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32]
+
+NOTHING: Final = -1
+"""In `RawStore.column`: the span has nothing there."""
+_CACHED_BYTES: Final = 2048
+"""Longer raw forms are step tables: each is read once."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,9 @@ class Event:
 
 
 class Form(Protocol):
-    """How raw bytes of one span are written; what cannot be decoded is left out, never an error."""
+    """How raw bytes of one span are written. What cannot be decoded is left out, never an error."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
@@ -41,7 +50,7 @@ class RawColumn:
     """Raw bytes of ``len(offsets) - 1`` spans, one after the other, all of one form."""
 
     form: Form
-    data: bytes
+    data: bytes | memoryview
     offsets: IntArray
     """Where each begins in ``data``, and where the last ends."""
 
@@ -49,4 +58,73 @@ class RawColumn:
         return len(self.offsets) - 1
 
     def __getitem__(self, ix: int) -> bytes:
-        return self.data[int(self.offsets[ix]) : int(self.offsets[ix + 1])]
+        return bytes(self.data[int(self.offsets[ix]) : int(self.offsets[ix + 1])])
+
+
+def joined(columns: Sequence[RawColumn]) -> RawColumn:
+    """Return ``columns``, which are of one form and not none, as one."""
+    if len(columns) == 1:
+        return columns[0]
+    offsets = [np.zeros(1, np.int64)]
+    end = 0
+    for column in columns:
+        offsets.append(column.offsets[1:] - column.offsets[0] + end)
+        end = int(offsets[-1][-1]) if len(column) else end
+    pieces = [column.data[int(column.offsets[0]) : int(column.offsets[-1])] for column in columns]
+    return RawColumn(columns[0].form, b"".join(pieces), np.concatenate(offsets))
+
+
+@dataclass(frozen=True)
+class RawStore:
+    """Raw bytes of each span of some columns: row ``row[ix]`` of ``columns[column[ix]]``."""
+
+    columns: Sequence[RawColumn]
+    column: IndexArray
+    """`NOTHING` for a span that has nothing."""
+    row: IndexArray
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def form(self, ix: int) -> Form | None:
+        """Return the form of the bytes of span ``ix``; None where it has nothing."""
+        column = int(self.column[ix])
+        return None if column == NOTHING else self.columns[column].form
+
+    def raw(self, ix: int) -> bytes:
+        """Return the bytes of span ``ix``; empty where it has nothing."""
+        column = int(self.column[ix])
+        return b"" if column == NOTHING else self.columns[column][int(self.row[ix])]
+
+    def attributes(self, ix: int) -> dict[str, Any]:
+        """Return the attributes of span ``ix``; read-only: those of equal raw bytes are shared."""
+        column = int(self.column[ix])
+        if column == NOTHING:
+            return {}
+        raws = self.columns[column]
+        raw = raws[int(self.row[ix])]
+        return _decoded(raws.form, raw) if len(raw) <= _CACHED_BYTES else raws.form.attributes(raw)
+
+    def events(self, ix: int) -> Sequence[Event]:
+        """Return the events of span ``ix``."""
+        form = self.form(ix)
+        return () if form is None else form.events(self.raw(ix))
+
+    def same(self, some: IntArray, others: IntArray) -> npt.NDArray[np.bool_]:
+        """Return for each pair of spans whether they have the same, byte for byte or once decoded."""
+        pairs = zip(some.tolist(), others.tolist(), strict=True)
+        return np.fromiter((self._equal(one, other) for one, other in pairs), np.bool_, len(some))
+
+    def _equal(self, one: int, other: int) -> bool:
+        if self.raw(one) == self.raw(other) and self.form(one) == self.form(other):
+            return True
+        return self.attributes(one) == self.attributes(other) and self.events(one) == self.events(other)
+
+    def take(self, kept: IntArray) -> RawStore:
+        """Return the store of the spans at ``kept``; it shares the bytes."""
+        return replace(self, column=self.column[kept], row=self.row[kept])
+
+
+@lru_cache(maxsize=16384)
+def _decoded(form: Form, raw: bytes) -> dict[str, Any]:
+    return form.attributes(raw)

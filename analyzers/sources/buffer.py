@@ -1,114 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where readers put spans one by one and columns come out: duplicates, impossible times, parents."""
+"""Where readers put batches of spans and columns come out: names, resources, repeats, times, parents."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import (
-    KIND_CLIENT,
-    KIND_SERVER,
-    NO_PARENT,
-    ORPHAN,
-    IntArray,
-    Ledger,
-    Links,
-    SpanColumns,
-)
+from grademl_otel.analyzers.model.columns import IntArray, Ledger, Links, SpanColumns
+from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.parents import repeats, resolve
+from grademl_otel.analyzers.sources.parts import Parts
 
-_MAX_TIME: Final = 2**63 - 1
-_MASK64: Final = 2**64 - 1
+_COLUMNS: Final = {
+    "trace_hi": np.uint64,
+    "trace_lo": np.uint64,
+    "span_id": np.uint64,
+    "parent_id": np.uint64,
+    "start": np.int64,
+    "end": np.int64,
+    "name_ix": np.int32,
+    "kind": np.int8,
+    "status": np.int8,
+    "flags": np.uint32,
+    "resource_ix": np.int32,
+    "scope_ix": np.int32,
+}
+_LAST_KIND: Final = 5
+_LAST_STATUS: Final = 2
+
+Decode = Callable[[Any], dict[str, Any]]
 
 
-class SpanBuffer:
-    """Collects spans of any number of documents and formats, then yields them as `SpanColumns` once."""
+class SpanBuilder:
+    """Collects spans of any number of documents and formats, then yields them as `SpanColumns`."""
 
-    def __init__(self, decode: Callable[[Any], dict[str, Any]], max_spans: int) -> None:
-        self._decode = decode
+    def __init__(self, max_spans: int) -> None:
         self.max_spans = max_spans
-        self._traces: dict[int, int] = {}
-        self._closed: set[int] = set()
-        self._again: set[int] = set()
-        self._trace_ix = array("q")
-        self._span_id = array("Q")
-        self._parent_id = array("Q")
-        self._start = array("q")
-        self._end = array("q")
-        self._name_ix = array("q")
-        self._kind = array("b")
-        self._status = array("b")
-        self._resource_ix = array("q")
-        self._raw: list[Any] = []
+        self._parts = Parts(_COLUMNS)
         self._names: dict[str, int] = {}
-        self._raws: dict[Any, Any] = {}
-        self._resources: list[dict[str, Any]] = []
-        self._resource_of: dict[Any, int] = {}
-        self._link_span = array("q")
-        self._link_trace: list[int] = []
-        self._link_id = array("Q")
-        self._link_kind: list[str] = []
+        self._resources = _Distinct()
+        self._scopes = _Distinct()
+        self._links = _Links()
+        self._closed: set[tuple[int, int]] = set()
+        self._again: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
-        return len(self._raw)
+        return len(self._parts)
+
+    @property
+    def room(self) -> int:
+        """How many more spans are taken; readers stop where it is 0."""
+        return max(0, self.max_spans - len(self._parts))
 
     @property
     def full(self) -> bool:
-        """Whether the bound on the number of spans is reached; `add` must not be called then."""
-        return len(self._raw) >= self.max_spans
+        """Whether the bound on the number of spans is reached."""
+        return self.room == 0
 
-    def resource(self, key: Any, decode: Callable[[Any], dict[str, Any]]) -> int:
-        """Return the index of the resource whose raw form is ``key``, decoding it if it is new.
+    def resource(self, key: Hashable, decode: Decode) -> int:
+        """Return the index of the resource whose raw form is ``key``; its attributes are ``decode(key)``.
 
         Resources with equal attributes share one index, whatever their raw forms.
         """
-        ix = self._resource_of.get(key)
-        if ix is None:
-            attributes = decode(key)
-            canonical = tuple(sorted((name, repr(value)) for name, value in attributes.items()))
-            ix = self._resource_of.setdefault(canonical, len(self._resources))
-            if ix == len(self._resources):
-                self._resources.append(attributes)
-            self._resource_of[key] = ix
-        return ix
+        return self._resources.index(key, decode)
 
-    def add(
-        self,
-        trace: int,
-        span: int,
-        parent: int,
-        name: str,
-        start: int,
-        end: int,
-        kind: int,
-        status: int,
-        resource_ix: int,
-        raw: Any,
-    ) -> bool:
-        """Append one span; false when its trace is closed already.
+    def scope(self, key: Hashable, decode: Decode) -> int:
+        """Return the index of the scope whose raw form is ``key``.
 
-        Ids are unsigned, times are Unix ns; a time outside int64 counts as impossible.
+        ``decode(key)`` gives a dict with ``name``, ``version`` (both str) and ``attributes`` (a dict).
         """
-        if trace in self._closed:
-            self._again.add(trace)
-            return False
-        if not (0 <= start <= _MAX_TIME and 0 <= end <= _MAX_TIME):
-            start = end = 0
-        self._trace_ix.append(self._traces.setdefault(trace, len(self._traces)))
-        self._span_id.append(span)
-        self._parent_id.append(parent)
-        self._start.append(start)
-        self._end.append(end)
-        self._name_ix.append(self._names.setdefault(name, len(self._names)))
-        self._kind.append(kind if 0 <= kind <= 5 else 0)
-        self._status.append(status if 0 <= status <= 2 else 0)
-        self._resource_ix.append(resource_ix)
-        self._raw.append(self._raws.setdefault(raw, raw))
-        return True
+        return self._scopes.index(key, decode)
+
+    def add(self, batch: SpanBatch) -> int:
+        """Append spans; return how many were taken: none of closed traces, none beyond `room`."""
+        rows = self._wanted(batch)
+        base, count = len(self._parts), len(batch) if rows is None else len(rows)
+        if not count:
+            return 0
+        arrays = {name: getattr(batch, name) for name in _COLUMNS if name != "name_ix"}
+        arrays["name_ix"] = self._name_ix(batch.names)
+        arrays["kind"] = _known(batch.kind, _LAST_KIND)
+        arrays["status"] = _known(batch.status, _LAST_STATUS)
+        self._parts.append(arrays, batch.attributes, batch.events, rows)
+        if batch.links is not None:
+            self._links.add(batch.links, base, len(batch), rows)
+        return count
 
     def close_traces(self, since: int) -> tuple[int, int]:
         """Take no more spans of the traces that spans from index ``since`` on are of.
@@ -116,153 +95,135 @@ class SpanBuffer:
         A server may return a trace more than once, each time as a whole: what comes again is no duplicate.
         Returns (number of traces closed now, number of those closed before that came again since then).
         """
-        ids = list(self._traces)
-        some = {ids[ix] for ix in self._trace_ix[since:]}
+        count = len(self._parts) - since
+        some = _distinct(self._parts.last("trace_hi", count), self._parts.last("trace_lo", count))
         again = len(self._again)
         self._closed |= some
         self._again.clear()
         return len(some), again
 
-    def link(self, trace: int, span: int, kind: str) -> None:
-        """Append a link of the span added last."""
-        self._link_span.append(len(self._raw) - 1)
-        self._link_trace.append(trace)
-        self._link_id.append(span)
-        self._link_kind.append(kind)
-
     def finish(self, ledger: Ledger) -> SpanColumns:
-        """Return the columns; counts duplicates, impossible times and broken ancestries in ``ledger``."""
-        trace_ix = _ints(self._trace_ix)
-        span_id = _ids(self._span_id)
-        kind = np.frombuffer(self._kind, np.int8).copy() if self._kind else np.zeros(0, np.int8)
-        kept = _first_of_each(trace_ix, span_id, kind)
-        ledger.duplicates += len(trace_ix) - len(kept)
+        """Return the columns of all spans so far; what was repaired is counted in ``ledger``.
 
-        trace_ix, span_id, kind = trace_ix[kept], span_id[kept], kind[kept]
-        start, end = _ints(self._start)[kept], _ints(self._end)[kept]
-        parent_id = _ids(self._parent_id)[kept]
-        status = np.frombuffer(self._status, np.int8)[kept] if self._status else np.zeros(0, np.int8)
+        More may be added after that; arrays are shared with what was returned, and never written to again.
+        """
+        arrays, attributes, events = self._parts.join()
+        links = self._links.join()
+        identity = arrays["trace_hi"], arrays["trace_lo"], arrays["span_id"], arrays["kind"]
+        later, first = repeats(*identity)
+        if len(later):
+            differ = _differ(arrays, later, first)
+            differ |= ~attributes.same(later, first) | ~events.same(later, first)
+            ledger.conflicting += int(np.count_nonzero(differ))
+            ledger.duplicates += len(later) - int(np.count_nonzero(differ))
+            kept = np.delete(np.arange(len(self._parts)), later)
+            arrays = {name: array[kept] for name, array in arrays.items()}
+            attributes, events = attributes.take(kept), events.take(kept)
+            links = links.take(kept, len(self._parts))
+        start, end = arrays["start"], arrays["end"]
         ledger.impossible_times += int(np.count_nonzero((end < start) | (end == 0)))
-        parent_ix, cut = resolve_parents(trace_ix, span_id, parent_id, kind, start)
+        keys = ("trace_hi", "trace_lo", "span_id", "parent_id", "kind", "start")
+        parent_ix, cut = resolve(*(arrays[key] for key in keys))
         if cut:
             ledger.warnings.append(
                 f"{cut} spans are their own ancestors; each such ring was cut at its earliest span"
             )
-
-        traces = list(self._traces)
-        hi = np.array([t >> 64 for t in traces], np.uint64)
-        lo = np.array([t & _MASK64 for t in traces], np.uint64)
         return SpanColumns(
-            trace_hi=hi[trace_ix],
-            trace_lo=lo[trace_ix],
-            span_id=span_id,
-            parent_id=parent_id,
+            **arrays,
             parent_ix=parent_ix,
-            start=start,
-            end=end,
-            name_ix=_ints(self._name_ix)[kept],
             names=list(self._names),
-            kind=kind,
-            status=status,
-            resource_ix=_ints(self._resource_ix)[kept],
-            resources=self._resources,
-            links=self._links(kept),
-            raw_attributes=self._raw if len(kept) == len(self._raw) else [self._raw[int(i)] for i in kept],
-            decode=self._decode,
+            resources=self._resources.values[:],
+            scopes=self._scopes.values[:],
+            links=links,
+            raw_attributes=attributes,
+            raw_events=events,
         )
 
-    def _links(self, kept: IntArray) -> Links:
-        new_ix = np.full(len(self._raw), -1, np.int64)
-        new_ix[kept] = np.arange(len(kept))
-        span_ix = new_ix[_ints(self._link_span)]
-        alive = np.flatnonzero(span_ix >= 0)
-        traces = [self._link_trace[int(i)] for i in alive]
-        return Links(
-            span_ix=span_ix[alive],
-            trace_hi=np.array([t >> 64 for t in traces], np.uint64),
-            trace_lo=np.array([t & _MASK64 for t in traces], np.uint64),
-            span_id=_ids(self._link_id)[alive],
-            kind=[self._link_kind[int(i)] for i in alive],
-        )
+    def _wanted(self, batch: SpanBatch) -> IntArray | None:
+        """Return the rows of ``batch`` that are taken; None for all of them."""
+        keep = None
+        if self._closed:
+            came = _distinct(batch.trace_hi, batch.trace_lo) & self._closed
+            self._again |= came
+            if came:
+                keep = np.ones(len(batch), np.bool_)
+                for hi, lo in came:
+                    keep &= (batch.trace_lo != np.uint64(lo)) | (batch.trace_hi != np.uint64(hi))
+        if keep is None and len(batch) <= self.room:
+            return None
+        rows = np.arange(len(batch)) if keep is None else np.flatnonzero(keep)
+        return rows[: self.room]
+
+    def _name_ix(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
+        known = self._names
+        for name in dict.fromkeys(names):
+            known.setdefault(name, len(known))
+        return np.fromiter(map(known.__getitem__, names), np.int32, len(names))
 
 
-def _ints(values: array[int]) -> IntArray:
-    return np.frombuffer(values, np.int64) if values else np.zeros(0, np.int64)
+class _Distinct:
+    """Dicts, each once, found again by a raw form of theirs."""
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, Any]] = []
+        self._of_key: dict[Hashable, int] = {}
+        self._of_value: dict[str, int] = {}
+
+    def index(self, key: Hashable, decode: Decode) -> int:
+        ix = self._of_key.get(key)
+        if ix is None:
+            value = decode(key)
+            ix = self._of_value.setdefault(repr(sorted(value.items())), len(self.values))
+            if ix == len(self.values):
+                self.values.append(value)
+            self._of_key[key] = ix
+        return ix
 
 
-def _ids(values: array[int]) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(values, np.uint64) if values else np.zeros(0, np.uint64)
+class _Links:
+    """Links by batches."""
+
+    def __init__(self) -> None:
+        self._span_ix: list[IntArray] = []
+        self._target: list[tuple[IdArray, IdArray, IdArray]] = []
+        self._kind: list[str] = []
+
+    def add(self, links: LinkBatch, base: int, count: int, rows: IntArray | None) -> None:
+        """Append the links of ``rows`` (None: all) of a batch of ``count`` spans, which begin at ``base``."""
+        some = Links(links.span_ix, links.trace_hi, links.trace_lo, links.span_id, list(links.kind))
+        if rows is not None:
+            some = some.take(rows, count)
+        self._span_ix.append(some.span_ix + base)
+        self._target.append((some.trace_hi, some.trace_lo, some.span_id))
+        self._kind += some.kind
+
+    def join(self) -> Links:
+        if len(self._span_ix) > 1:
+            self._span_ix = [np.concatenate(self._span_ix)]
+            hi, lo, span_id = (np.concatenate(some) for some in zip(*self._target, strict=True))
+            self._target = [(hi, lo, span_id)]
+        none = np.zeros(0, np.uint64)
+        hi, lo, span_id = self._target[0] if self._target else (none, none, none)
+        span_ix = self._span_ix[0] if self._span_ix else np.zeros(0, np.int64)
+        return Links(span_ix, hi, lo, span_id, self._kind[:])
 
 
-def _first_of_each(
-    trace_ix: IntArray, span_id: npt.NDArray[np.uint64], kind: npt.NDArray[np.int8]
-) -> IntArray:
-    """Return the indices, ascending, of the first of each (trace, span, kind)."""
-    if not len(trace_ix):
-        return np.zeros(0, np.int64)
-    order = np.lexsort((kind, span_id, trace_ix))  # stable: equal keys stay in the order read
-    same = (
-        (np.diff(trace_ix[order]) == 0)
-        & (span_id[order][1:] == span_id[order][:-1])
-        & (np.diff(kind[order]) == 0)
-    )
-    firsts = order[np.concatenate(([True], ~same))]
-    return np.sort(firsts)
+def _known(values: npt.NDArray[np.int8], last: int) -> npt.NDArray[np.int8]:
+    """Return ``values`` with 0 for those that no version of OTLP knows."""
+    odd = (values < 0) | (values > last)
+    return np.where(odd, np.int8(0), values) if odd.any() else values
 
 
-def resolve_parents(
-    trace_ix: IntArray,
-    span_id: npt.NDArray[np.uint64],
-    parent_id: npt.NDArray[np.uint64],
-    kind: npt.NDArray[np.int8],
-    start: IntArray,
-) -> tuple[IntArray, int]:
-    """Return (parent_ix, number of rings cut); see `SpanColumns.parent_ix`.
-
-    Where a CLIENT and a SERVER span share one id (Zipkin's style), children belong to the SERVER span, and
-    the SERVER span is a child of the CLIENT span.
-    """
-    n = len(span_id)
-    parent_ix = np.full(n, NO_PARENT, np.int64)
-    if not n:
-        return parent_ix, 0
-    ids, id_ix = np.unique(span_id, return_inverse=True)
-    key = trace_ix * len(ids) + id_ix
-    order = np.lexsort((kind != KIND_SERVER, key))
-    sorted_key = key[order]
-
-    at = np.minimum(np.searchsorted(ids, parent_id), len(ids) - 1)
-    wanted = trace_ix * len(ids) + at
-    slot = np.minimum(np.searchsorted(sorted_key, wanted), n - 1)
-    found = (ids[at] == parent_id) & (sorted_key[slot] == wanted)
-    given = parent_id != 0
-    parent_ix[given] = ORPHAN
-    parent_ix[given & found] = order[slot[given & found]]
-
-    twins = np.flatnonzero((sorted_key[1:] == sorted_key[:-1]) & (kind[order][:-1] == KIND_SERVER))
-    clients = twins[kind[order][twins + 1] == KIND_CLIENT]
-    parent_ix[order[clients]] = order[clients + 1]
-    return parent_ix, _cut_rings(parent_ix, start)
+def _distinct(trace_hi: IdArray, trace_lo: IdArray) -> set[tuple[int, int]]:
+    """Return the traces of spans; those of one trace mostly follow each other."""
+    if not len(trace_hi):
+        return set()
+    apart = np.append(True, (trace_hi[1:] != trace_hi[:-1]) | (trace_lo[1:] != trace_lo[:-1]))
+    return set(zip(trace_hi[apart].tolist(), trace_lo[apart].tolist(), strict=True))
 
 
-def _cut_rings(parent_ix: IntArray, start: IntArray) -> int:
-    """Make an orphan of the earliest span of each ring of parents, in place; return the number of rings."""
-    n = len(parent_ix)
-    ancestor = np.append(np.where(parent_ix < 0, n, parent_ix), n)
-    for _ in range(n.bit_length()):
-        if bool(np.all(ancestor == n)):
-            return 0
-        ancestor = ancestor[ancestor]
-    rings = 0
-    walk_of = np.zeros(n, np.int64)  # 0: not walked yet
-    for walk, first in enumerate(np.flatnonzero(ancestor[:n] != n), 1):
-        at, chain = int(first), []
-        while at >= 0 and walk_of[at] == 0:
-            walk_of[at] = walk
-            chain.append(at)
-            at = int(parent_ix[at])
-        if at >= 0 and walk_of[at] == walk:
-            ring = chain[chain.index(at) :]
-            parent_ix[min(ring, key=lambda i: (int(start[i]), i))] = ORPHAN
-            rings += 1
-    return rings
+def _differ(arrays: dict[str, npt.NDArray[Any]], one: IntArray, other: IntArray) -> npt.NDArray[np.bool_]:
+    differ = np.zeros(len(one), np.bool_)
+    for array in arrays.values():
+        differ |= array[one] != array[other]
+    return differ

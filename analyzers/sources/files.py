@@ -21,8 +21,8 @@ from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Selection, SourceOptions
-from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.formats.decoding import Unreadable, decode_attributes, gc_paused
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
 from grademl_otel.analyzers.sources.formats.documents import read_document, split_documents
 from grademl_otel.analyzers.sources.narrow import narrow, run_ids
 
@@ -111,7 +111,7 @@ def _groups(where: str, selection: Selection | None) -> list[list[Path]]:
 
 def _load(where: str, paths: list[Path], options: SourceOptions) -> Telemetry:
     ledger = Ledger()
-    buffer = SpanBuffer(decode_attributes, options.max_spans)
+    buffer = SpanBuilder(options.max_spans)
     with gc_paused():
         for path in paths:
             if buffer.full:
@@ -191,7 +191,7 @@ def _unreadable(where: str, error: Exception) -> SourceError:
     return SourceError(f"{where}: cannot be read: {reason[:1].lower()}{reason[1:]}")
 
 
-def read_stream(stream: IO[bytes], where: str, buffer: SpanBuffer, ledger: Ledger, max_bytes: int) -> None:
+def read_stream(stream: IO[bytes], where: str, buffer: SpanBuilder, ledger: Ledger, max_bytes: int) -> None:
     """Add the spans of one file to ``buffer``.
 
     A file is read line by line if its first line is a document; otherwise, as with indented JSON, as a whole
@@ -230,7 +230,7 @@ class _Prefixed(io.RawIOBase):
 
 
 def _read_text(
-    stream: io.BufferedReader | gzip.GzipFile, where: str, buffer: SpanBuffer, ledger: Ledger, max_bytes: int
+    stream: io.BufferedReader | gzip.GzipFile, where: str, buffer: SpanBuilder, ledger: Ledger, max_bytes: int
 ) -> None:
     before = len(buffer)
     documents = 0
@@ -276,7 +276,7 @@ def _lines(
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
-def _read_packed(line: bytes, buffer: SpanBuffer) -> bool:
+def _read_packed(line: bytes, buffer: SpanBuilder) -> bool:
     """Read documents that stand back to back in one line; false when there are none."""
     before = len(buffer)
     try:
@@ -287,7 +287,7 @@ def _read_packed(line: bytes, buffer: SpanBuffer) -> bool:
     return True
 
 
-def _read_whole(data: bytes, where: str, buffer: SpanBuffer, ledger: Ledger, first: Unreadable) -> None:
+def _read_whole(data: bytes, where: str, buffer: SpanBuilder, ledger: Ledger, first: Unreadable) -> None:
     """Read documents that are no lines. ``first`` is what was wrong with the first line taken alone."""
     before = len(buffer)
     documents = 0

@@ -9,10 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import ORPHAN, IntArray, Links, SpanColumns
+from grademl_otel.analyzers.model.columns import ORPHAN, IntArray, SpanColumns
 from grademl_otel.analyzers.sources.base import Selection
 
 _MASK64 = 2**64 - 1
+_PLAIN = (
+    "trace_hi",
+    "trace_lo",
+    "span_id",
+    "parent_id",
+    "start",
+    "end",
+    "name_ix",
+    "kind",
+    "status",
+    "flags",
+    "resource_ix",
+    "scope_ix",
+)
+"""Columns of which those of the spans are all that is taken."""
 
 
 def narrow(spans: SpanColumns, selection: Selection) -> SpanColumns:
@@ -53,29 +68,13 @@ def take(spans: SpanColumns, kept: IntArray) -> SpanColumns:
     new_ix = np.full(len(spans) + 1, ORPHAN, np.int64)
     new_ix[kept] = np.arange(len(kept))
     parent = spans.parent_ix[kept]
-    links = spans.links
-    alive = np.flatnonzero(new_ix[links.span_ix] >= 0)
     return replace(
         spans,
-        trace_hi=spans.trace_hi[kept],
-        trace_lo=spans.trace_lo[kept],
-        span_id=spans.span_id[kept],
-        parent_id=spans.parent_id[kept],
+        **{name: getattr(spans, name)[kept] for name in _PLAIN},
         parent_ix=np.where(parent < 0, parent, new_ix[parent]),
-        start=spans.start[kept],
-        end=spans.end[kept],
-        name_ix=spans.name_ix[kept],
-        kind=spans.kind[kept],
-        status=spans.status[kept],
-        resource_ix=spans.resource_ix[kept],
-        links=Links(
-            span_ix=new_ix[links.span_ix[alive]],
-            trace_hi=links.trace_hi[alive],
-            trace_lo=links.trace_lo[alive],
-            span_id=links.span_id[alive],
-            kind=[links.kind[int(i)] for i in alive],
-        ),
-        raw_attributes=[spans.raw_attributes[int(i)] for i in kept],
+        links=spans.links.take(kept, len(spans)),
+        raw_attributes=spans.raw_attributes.take(kept),
+        raw_events=spans.raw_events.take(kept),
     )
 
 

@@ -17,24 +17,31 @@ from grademl_otel.analyzers.model.columns import (
     SpanColumns,
 )
 from grademl_otel.analyzers.sources import Selection
-from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.formats.decoding import decode_attributes
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.formats.decoding import OTLP_JSON, otlp_attributes
+from grademl_otel.analyzers.sources.formats.rows import Rows
 from grademl_otel.analyzers.sources.narrow import narrow, take
 
 
-def buffer_of(*spans: tuple[int, ...]) -> SpanBuffer:
+def builder_of(*spans: tuple[int, ...]) -> SpanBuilder:
     """Spans as (trace, id, parent[, start, end, kind])."""
-    buffer = SpanBuffer(decode_attributes, 1 << 20)
-    resource = buffer.resource(b"[]", decode_attributes)
+    builder = SpanBuilder(1 << 20)
+    add(builder, *spans)
+    return builder
+
+
+def add(builder: SpanBuilder, *spans: tuple[int, ...]) -> int:
+    rows = Rows(OTLP_JSON)
+    resource = builder.resource(b"[]", otlp_attributes)
     for trace, own, parent, *rest in spans:
         start, end, kind = (*rest, *(0, 1, KIND_INTERNAL)[len(rest) :])
-        buffer.add(trace, own, parent, f"s{own}", start, end, kind, 0, resource, b"[]")
-    return buffer
+        rows.add((trace, own, parent, f"s{own}", start, end, kind, 0, resource, b"[]"))
+    return builder.add(rows.batch())
 
 
 def columns_of(*spans: tuple[int, ...]) -> tuple[SpanColumns, Ledger]:
     ledger = Ledger()
-    return buffer_of(*spans).finish(ledger), ledger
+    return builder_of(*spans).finish(ledger), ledger
 
 
 def test_parents_are_found_within_their_trace_only() -> None:
@@ -61,9 +68,9 @@ def test_traces_that_differ_in_their_upper_half_only_are_two() -> None:
 
 
 def test_of_duplicates_the_first_stays_and_the_rest_is_counted() -> None:
-    spans, ledger = columns_of((1, 7, 0, 5, 9), (1, 8, 7), (1, 7, 0, 6, 8), (1, 7, 0, 7, 7))
+    spans, ledger = columns_of((1, 7, 0, 5, 9), (1, 8, 7), (1, 7, 0, 6, 8), (1, 7, 0, 5, 9))
     assert spans.start.tolist() == [5, 0]
-    assert ledger.duplicates == 2
+    assert (ledger.duplicates, ledger.conflicting) == (1, 1)
 
 
 def test_a_client_and_a_server_span_may_share_an_id() -> None:
@@ -94,7 +101,7 @@ def test_parents_agree_with_a_search_and_never_form_a_ring(spans: list[tuple[int
     columns, ledger = columns_of(*spans)
     where = {(int(columns.trace_lo[ix]), int(columns.span_id[ix])): ix for ix in range(len(columns))}
     assert len(columns) == len({(trace, own) for trace, own, _ in spans})
-    assert ledger.duplicates == len(spans) - len(columns)
+    assert ledger.duplicates + ledger.conflicting == len(spans) - len(columns)
     cut = 0
     for ix, parent in enumerate(columns.parent_ix.tolist()):
         wanted = int(columns.parent_id[ix])
@@ -121,23 +128,23 @@ def test_a_long_chain_below_a_ring_is_not_walked_again_and_again() -> None:
 
 
 def test_links_follow_their_spans_when_duplicates_go() -> None:
-    buffer = SpanBuffer(decode_attributes, 10)
-    resource = buffer.resource(b"[]", decode_attributes)
+    builder = SpanBuilder(10)
+    resource = builder.resource(b"[]", otlp_attributes)
+    rows = Rows(OTLP_JSON)
     for own, target in ((1, 11), (1, 12), (2, 13)):
-        buffer.add(1, own, 0, "s", 0, 1, 0, 0, resource, b"[]")
-        buffer.link(9, target, "run")
-    spans = buffer.finish(Ledger())
+        rows.add((1, own, 0, "s", 0, 1, 0, 0, resource, b"[]"))
+        rows.link(9, target, "run")
+    builder.add(rows.batch())
+    spans = builder.finish(Ledger())
     assert spans.links.span_ix.tolist() == [0, 1]
     assert spans.links.span_id.tolist() == [11, 13]
 
 
 def test_closed_traces_take_no_more() -> None:
-    buffer = buffer_of((1, 1, 0), (1, 2, 1), (2, 1, 0))
-    assert buffer.close_traces(0) == (2, 0)
-    resource = buffer.resource(b"[]", decode_attributes)
-    assert not buffer.add(1, 3, 0, "late", 0, 1, 0, 0, resource, b"[]")
-    assert buffer.add(3, 1, 0, "new", 0, 1, 0, 0, resource, b"[]")
-    assert buffer.close_traces(3) == (1, 1)
+    builder = builder_of((1, 1, 0), (1, 2, 1), (2, 1, 0))
+    assert builder.close_traces(0) == (2, 0)
+    assert add(builder, (1, 3, 0), (3, 1, 0)) == 1
+    assert builder.close_traces(3) == (1, 1)
 
 
 def test_taking_spans_renumbers_parents_and_links() -> None:

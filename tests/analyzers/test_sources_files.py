@@ -97,7 +97,7 @@ def test_what_the_collector_writes() -> None:
 def test_recorded_jaeger_answers_of_both_apis_agree() -> None:
     v3 = read(DATA / "jaeger" / "v3_trace_raw_first.json")
     v1 = read(DATA / "jaeger" / "v1_trace_raw_first.json")
-    assert v3.ledger.duplicates == v1.ledger.duplicates == 1
+    assert v3.ledger.conflicting == v1.ledger.conflicting == 1  # one id, two operations
     for telemetry in (v1, v3):
         spans = telemetry.spans
         assert [spans.name(ix) for ix in range(3)] == ["train.step", "allreduce", "orphan"]

@@ -33,12 +33,13 @@ from grademl_otel.analyzers.diagnosis.lateness import (
 )
 from grademl_otel.analyzers.errors import EXIT_NOTHING_FOUND
 from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison, compare_ranks
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.facts import Scope
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting import tables
 from grademl_otel.analyzers.reporting.document import EndedInfo
 from grademl_otel.analyzers.reporting.header import waiting_in_vain
-from tests.support.build import R, S, run_from, run_of
+from tests.support.build import R, S, raw_attributes, run_from, run_of
 from tests.support.synthetic import MS, Training, simulate
 
 TOGETHER = Training(
@@ -357,21 +358,19 @@ def test_with_a_rank_missing_the_last_that_was_seen_is_no_culprit() -> None:
 
 def test_on_a_device_the_issue_is_not_the_arrival() -> None:
     run = run_of(training(buckets=4, more_ns={(3, sc.FORWARD): 60 * MS}))
-    on_device = replace(run, device="cuda:0", spans=replace(run.spans, decode=_incomplete(run)))
+    on_device = replace(run, device="cuda:0", spans=_incomplete(run.spans))
     judgement = stragglers.judge(on_device)
     assert judgement.findings == []
     assert "cuda:0 is not recorded" in judgement.abstained[0].missing
 
 
-def _incomplete(run: Run):  # type: ignore[no-untyped-def]
-    """Attributes as they are where the ends of collectives are not observed."""
-    decode = run.spans.decode
-
-    def decoded(raw: object) -> dict[str, object]:
-        said = decode(raw)
-        return {**said, sc.COLLECTIVE_COMPLETED: False} if sc.COLLECTIVE_COMPLETED in said else said
-
-    return decoded
+def _incomplete(spans: SpanColumns) -> SpanColumns:
+    """Spans with attributes as they are where the ends of collectives are not observed."""
+    said = [spans.attributes(ix) for ix in range(len(spans))]
+    given = [
+        {**one, sc.COLLECTIVE_COMPLETED: False} if sc.COLLECTIVE_COMPLETED in one else one for one in said
+    ]
+    return replace(spans, raw_attributes=raw_attributes(given))
 
 
 def test_what_was_not_measured_is_not_judged() -> None:

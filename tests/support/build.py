@@ -14,6 +14,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import KIND_INTERNAL, Links, SpanColumns
 from grademl_otel.analyzers.model.facts import Completeness, HowEnded, Loader, Run, Scope, StepTable
+from grademl_otel.analyzers.model.raw import NOTHING, Event, RawColumn, RawStore
 from grademl_otel.analyzers.model.run import build_run
 from grademl_otel.analyzers.sources import Selection, open_source
 
@@ -63,11 +64,11 @@ def columns(spans: Sequence[S]) -> SpanColumns:
         ),
         start=np.array([span.start for span in spans], dtype=np.int64),
         end=np.array([span.end for span in spans], dtype=np.int64),
-        name_ix=np.array([names[span.name or span.id] for span in spans], dtype=np.int64),
+        name_ix=np.array([names[span.name or span.id] for span in spans], dtype=np.int32),
         names=list(names),
         kind=np.array([span.kind for span in spans], dtype=np.int8),
         status=np.zeros(n, dtype=np.int8),
-        resource_ix=np.array(resource_ix, dtype=np.int64),
+        resource_ix=np.array(resource_ix, dtype=np.int32),
         resources=resources,
         links=Links(
             span_ix=np.array([ix for ix, _, _ in links], dtype=np.int64),
@@ -76,9 +77,35 @@ def columns(spans: Sequence[S]) -> SpanColumns:
             span_id=np.array([ids[target] for _, target, _ in links], dtype=np.uint64),
             kind=[kind for _, _, kind in links],
         ),
-        raw_attributes=[dict(span.attributes) for span in spans],
-        decode=dict,
+        flags=np.zeros(n, dtype=np.uint32),
+        scope_ix=np.full(n, -1, dtype=np.int32),
+        scopes=[],
+        raw_attributes=raw_attributes([span.attributes for span in spans]),
+        raw_events=RawStore([], np.full(n, NOTHING, np.int32), np.zeros(n, np.int32)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A form of raw attributes: the number of a span in a list of attributes given."""
+
+    given: Sequence[Mapping[str, Any]]
+    name: str = "given"
+
+    def attributes(self, raw: bytes) -> dict[str, Any]:
+        return dict(self.given[int(raw)])
+
+    def events(self, raw: bytes) -> Sequence[Event]:
+        return ()
+
+
+def raw_attributes(given: Sequence[Mapping[str, Any]]) -> RawStore:
+    """Return the store of spans with these attributes."""
+    n = len(given)
+    numbers = [str(ix).encode() for ix in range(n)]
+    ends = np.cumsum([0, *map(len, numbers)], dtype=np.int64)
+    raws = RawColumn(Given(given), b"".join(numbers), ends)
+    return RawStore([raws], np.zeros(n, np.int32), np.arange(n, dtype=np.int32))
 
 
 def run_of(simulated: Simulated | Training) -> Run:

@@ -6,16 +6,17 @@ from __future__ import annotations
 import base64
 import binascii
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from grademl_otel.analyzers.model.raw import Event
+
 _BASE64_BYTES: Final = {24: 16, 12: 8}
 _OUR_KEYS: Final = "grademl."
-_CACHED_RAW: Final = 2048  # bytes; step tables are far longer, and each is read once
 
 
 class Unreadable(Exception):
@@ -74,18 +75,18 @@ def parse_int(value: Any) -> int:
         return -1
 
 
-def decode_attributes(raw: bytes) -> dict[str, Any]:
-    """Return the attributes of `SpanColumns.raw_attributes`; what cannot be decoded is left out."""
-    if len(raw) <= _CACHED_RAW:
-        return _decode_cached(raw)
-    return _decode(raw)
+@dataclass(frozen=True)
+class JsonForm:
+    """Attributes as a JSON list of pairs."""
 
+    name: str
+    decode: Callable[[bytes], dict[str, Any]]
 
-def _decode(raw: bytes) -> dict[str, Any]:
-    return jaeger_tags(raw) if isinstance(raw, JaegerTags) else otlp_attributes(raw)
+    def attributes(self, raw: bytes) -> dict[str, Any]:
+        return self.decode(raw)
 
-
-_decode_cached = lru_cache(maxsize=65536, typed=True)(_decode)
+    def events(self, raw: bytes) -> Sequence[Event]:
+        return ()
 
 
 def _pairs(raw: bytes) -> list[dict[str, Any]]:
@@ -192,3 +193,7 @@ def _to_bytes(raw: Any) -> bytes | None:
         return base64.b64decode(raw, validate=True)
     except (TypeError, ValueError, binascii.Error):
         return None
+
+
+OTLP_JSON: Final = JsonForm("otlp-json", otlp_attributes)
+JAEGER_JSON: Final = JsonForm("jaeger-json", jaeger_tags)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from grademl_otel.analyzers.sources.buffer import SpanBuffer
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.jaeger_json import read_trace
 from grademl_otel.analyzers.sources.formats.otlp_json import read_resource_spans
@@ -41,7 +41,7 @@ _top = msgspec.json.Decoder(_Top)
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def read_document(raw: bytes | msgspec.Raw, buffer: SpanBuffer, depth: int = 0) -> None:
+def read_document(raw: bytes | msgspec.Raw, buffer: SpanBuilder, depth: int = 0) -> None:
     """Add the spans of one JSON document to ``buffer``; metrics and logs are passed over.
 
     Raises Unreadable when it is not JSON, or JSON of another kind.

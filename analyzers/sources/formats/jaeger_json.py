@@ -9,14 +9,16 @@ from typing import Any, Final
 import msgspec
 
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, STATUS_OK, STATUS_UNSET
-from grademl_otel.analyzers.sources.buffer import SpanBuffer
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.decoding import (
+    JAEGER_JSON,
     JaegerTags,
     Unreadable,
     jaeger_tags,
     parse_id,
     parse_int,
 )
+from grademl_otel.analyzers.sources.formats.rows import Rows
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _Number = int | str | float | None
@@ -58,7 +60,7 @@ _KINDS: Final = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consum
 _UNKNOWN_PROCESS: Final = _Process()
 
 
-def read_trace(raw: bytes | msgspec.Raw, buffer: SpanBuffer) -> None:
+def read_trace(raw: bytes | msgspec.Raw, buffer: SpanBuilder) -> None:
     """Add the spans of one Jaeger trace object to ``buffer`` until it is full.
 
     Raises Unreadable when it is none; spans before the fault may have been added.
@@ -70,14 +72,19 @@ def read_trace(raw: bytes | msgspec.Raw, buffer: SpanBuffer) -> None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"not JSON: {error}") from None
     processes = trace.processes or {}
-    for span in trace.spans or ():
-        if buffer.full:
-            return
-        process = span.process or processes.get(span.processID or "", _UNKNOWN_PROCESS)
-        _add(span, parse_id(span.traceID or trace.traceID, 16), process, buffer)
+    rows = Rows(JAEGER_JSON)
+    try:
+        for span in trace.spans or ():
+            if len(rows) == buffer.room:
+                return
+            process = span.process or processes.get(span.processID or "", _UNKNOWN_PROCESS)
+            resource_ix = buffer.resource((process.serviceName, JaegerTags(process.tags)), _resource)
+            _add(span, parse_id(span.traceID or trace.traceID, 16), resource_ix, rows)
+    finally:
+        buffer.add(rows.batch())
 
 
-def _add(span: _Span, trace: int, process: _Process, buffer: SpanBuffer) -> None:
+def _add(span: _Span, trace: int, resource_ix: int, rows: Rows) -> None:
     own = parse_id(span.spanID, 8)
     if not trace or not own:
         raise Unreadable("a span without an id")
@@ -87,21 +94,23 @@ def _add(span: _Span, trace: int, process: _Process, buffer: SpanBuffer) -> None
     kind, status = _facts(tags)
     start, duration = parse_int(span.startTime), parse_int(span.duration)
     known = start > 0 and duration >= 0 and span.duration is not None
-    added = buffer.add(
-        trace,
-        own,
-        parent,
-        span.operationName or "",
-        start * 1000,
-        (start + duration) * 1000 if known else 0,
-        kind,
-        status,
-        buffer.resource((process.serviceName, JaegerTags(process.tags)), _resource),
-        tags,
+    rows.add(
+        (
+            trace,
+            own,
+            parent,
+            span.operationName or "",
+            start * 1000,
+            (start + duration) * 1000 if known else 0,
+            kind,
+            status,
+            resource_ix,
+            tags,
+        )
     )
-    for _, other, span_id in references if added else ():
+    for _, other, span_id in references:
         if (other, span_id) != (trace, parent):
-            buffer.link(other, span_id, "follows")
+            rows.link(other, span_id, "follows")
 
 
 def _parent(references: list[tuple[str | None, int, int]], trace: int) -> int:

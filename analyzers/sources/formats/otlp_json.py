@@ -8,8 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.formats.decoding import Unreadable, otlp_attributes, parse_id, parse_int
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.formats.decoding import (
+    OTLP_JSON,
+    Unreadable,
+    otlp_attributes,
+    parse_id,
+    parse_int,
+)
+from grademl_otel.analyzers.sources.formats.rows import Rows
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _Number = int | str | float | None
@@ -68,7 +75,7 @@ _FIELDS: Final = {
 }
 
 
-def read_resource_spans(raw: bytes | msgspec.Raw, buffer: SpanBuffer) -> None:
+def read_resource_spans(raw: bytes | msgspec.Raw, buffer: SpanBuilder) -> None:
     """Add the spans of a ``resourceSpans`` array to ``buffer`` until it is full.
 
     Raises Unreadable when the array is not one of resource spans; spans before the fault may have been added.
@@ -81,35 +88,41 @@ def read_resource_spans(raw: bytes | msgspec.Raw, buffer: SpanBuffer) -> None:
         raise Unreadable(f"not OTLP trace data: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"not JSON: {error}") from None
-    for group in groups:
-        raw_resource = bytes(group.resource.attributes) if group.resource else b"[]"
-        resource_ix = buffer.resource(raw_resource, otlp_attributes)
-        for scope in (*(group.scopeSpans or ()), *(group.instrumentationLibrarySpans or ())):
-            for span in scope.spans or ():
-                if buffer.full:
-                    return
-                _add(span, resource_ix, buffer)
+    rows = Rows(OTLP_JSON)
+    try:
+        for group in groups:
+            raw_resource = bytes(group.resource.attributes) if group.resource else b"[]"
+            resource_ix = buffer.resource(raw_resource, otlp_attributes)
+            for scope in (*(group.scopeSpans or ()), *(group.instrumentationLibrarySpans or ())):
+                for span in scope.spans or ():
+                    if len(rows) == buffer.room:
+                        return
+                    _add(span, resource_ix, rows)
+    finally:
+        buffer.add(rows.batch())
 
 
-def _add(span: _Span, resource_ix: int, buffer: SpanBuffer) -> None:
+def _add(span: _Span, resource_ix: int, rows: Rows) -> None:
     trace, own = parse_id(span.traceId, 16), parse_id(span.spanId, 8)
     if not trace or not own:
         raise Unreadable("a span without an id")
-    added = buffer.add(
-        trace,
-        own,
-        parse_id(span.parentSpanId, 8),
-        span.name or "",
-        parse_int(span.startTimeUnixNano),
-        parse_int(span.endTimeUnixNano),
-        _enum(span.kind, _KINDS),
-        _enum(span.status.code, _CODES) if span.status else 0,
-        resource_ix,
-        bytes(span.attributes),
+    rows.add(
+        (
+            trace,
+            own,
+            parse_id(span.parentSpanId, 8),
+            span.name or "",
+            parse_int(span.startTimeUnixNano),
+            parse_int(span.endTimeUnixNano),
+            _enum(span.kind, _KINDS),
+            _enum(span.status.code, _CODES) if span.status else 0,
+            resource_ix,
+            bytes(span.attributes),
+        )
     )
-    for link in (span.links or ()) if added else ():
+    for link in span.links or ():
         kind = otlp_attributes(bytes(link.attributes)).get(semconv.LINK_KIND, "follows")
-        buffer.link(parse_id(link.traceId, 16), parse_id(link.spanId, 8), str(kind))
+        rows.link(parse_id(link.traceId, 16), parse_id(link.spanId, 8), str(kind))
 
 
 def _enum(value: _Number, names: dict[str, int]) -> int:

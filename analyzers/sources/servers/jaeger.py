@@ -18,8 +18,8 @@ from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError,
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Selection, SourceOptions
-from grademl_otel.analyzers.sources.buffer import SpanBuffer
-from grademl_otel.analyzers.sources.formats.decoding import Unreadable, decode_attributes, gc_paused
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
 from grademl_otel.analyzers.sources.formats.documents import read_document
 from grademl_otel.analyzers.sources.narrow import narrow
 from grademl_otel.analyzers.sources.servers.http_client import CONNECTIONS, HttpClient, TooLarge
@@ -111,7 +111,7 @@ class _Reader:
         self._name = f"jaeger {base}"
         self._api: JaegerApi
         self._api, self.services = connect(HttpClient(self._name, base, ADVICE, options))
-        self._buffer = SpanBuffer(decode_attributes, options.max_spans)
+        self._buffer = SpanBuilder(options.max_spans)
         self._ledger = Ledger()
 
     # --- What was read ---
@@ -241,7 +241,7 @@ class _Reader:
     def read_run(self, run_id: str, attempt: int) -> Telemetry:
         """Read one attempt by the derived ids of its traces: the run, its windows, the steps with detail."""
         # What the search brought of other runs is not part of the answer.
-        self._buffer = SpanBuffer(decode_attributes, self._options.max_spans)
+        self._buffer = SpanBuilder(self._options.max_spans)
         plan = RunPlan(run_id, attempt)
         with self._broken_off():
             self._take(self._api.trace(plan.run_trace()))
@@ -264,7 +264,7 @@ class _Reader:
 
     def read_foreign(self, selection: Selection) -> Telemetry:
         """Read the latest traces of a service, at most ``max_traces``."""
-        self._buffer = SpanBuffer(decode_attributes, self._options.max_spans)
+        self._buffer = SpanBuilder(self._options.max_spans)
         service = selection.service
         if service is None and len(self.services) == 1:
             service = self.services[0]
