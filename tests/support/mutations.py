@@ -112,7 +112,7 @@ def _bytes_changed(data: bytes, chance: random.Random) -> bytes:
 
 
 def of_json(data: bytes) -> Mutate:
-    """Return what changes JSON documents, a line each: values replaced, removed, repeated, renamed, wrapped."""
+    """Return what changes JSON documents, a line each: values replaced, removed, repeated, wrapped."""
     parsed = pickle.dumps([json.loads(line) for line in data.split(b"\n") if line])
 
     def mutate(chance: random.Random) -> bytes:
