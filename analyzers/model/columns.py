@@ -158,6 +158,10 @@ class Ledger:
     """Exact repeats of a span; the first was kept."""
     conflicting: int = 0
     """Spans with trace, id and kind of an earlier one and other content; the first was kept."""
+    sdk_dropped: int = 0
+    """Attributes, events and links of spans that the SDK left out because of its own limits, as it says."""
+    passed_over: int = 0
+    """Requests of metrics and logs among the spans; nothing of the spans is missing."""
     impossible_times: int = 0
     """Spans with end < start or without an end; kept in the columns, left out of every analysis."""
     unreadable_lines: int = 0

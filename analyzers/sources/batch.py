@@ -51,6 +51,8 @@ class SpanBatch:
     events: RawColumn | None = None
     """None where no span of the batch has an event; may be the same object as ``attributes``."""
     links: LinkBatch | None = None
+    dropped: int = 0
+    """Attributes, events and links that the SDK left out of these spans, as it says."""
 
     def __len__(self) -> int:
         return len(self.start)

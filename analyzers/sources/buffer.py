@@ -46,6 +46,7 @@ class SpanBuilder:
         self._links = _Links()
         self._closed: set[tuple[int, int]] = set()
         self._again: set[tuple[int, int]] = set()
+        self._dropped = 0
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -80,6 +81,7 @@ class SpanBuilder:
         base, count = len(self._parts), len(batch) if rows is None else len(rows)
         if not count:
             return 0
+        self._dropped += batch.dropped
         arrays = {name: getattr(batch, name) for name in _COLUMNS if name != "name_ix"}
         arrays["name_ix"] = self._name_ix(batch.names)
         arrays["kind"] = _known(batch.kind, _LAST_KIND)
@@ -120,6 +122,7 @@ class SpanBuilder:
             arrays = {name: array[kept] for name, array in arrays.items()}
             attributes, events = attributes.take(kept), events.take(kept)
             links = links.take(kept, len(self._parts))
+        ledger.sdk_dropped += self._dropped
         start, end = arrays["start"], arrays["end"]
         ledger.impossible_times += int(np.count_nonzero((end < start) | (end == 0)))
         keys = ("trace_hi", "trace_lo", "span_id", "parent_id", "kind", "start")

@@ -14,7 +14,7 @@ import msgspec
 from grademl_otel.analyzers.model.raw import Event
 
 STATUS_DESCRIPTION: Final = "otel.status_description"
-"""The attribute that holds the message of a span's status, as OpenTelemetry has it where there is no field."""
+"""The attribute for the message of a span's status, as OpenTelemetry names it where there is no field."""
 _MAX_DEPTH: Final = 16
 
 

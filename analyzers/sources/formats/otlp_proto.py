@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP protobuf: ``TracesData`` and export requests, which have the same bytes; attributes stay raw.
+
+A reduced descriptor of the same messages decodes what becomes a column; the rest of a span stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.model.raw import RawColumn
+from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.formats import otlp_messages, wire
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable
+
+_RESOURCE_SPANS: Final = 1
+_TOGETHER: Final = 8192
+"""Spans that become one batch; one group with more is a batch of its own."""
+_PARSED: Final = 8 << 20
+"""Bytes of spans that are decoded at a time."""
+_MAX_TIME: Final = 2**63 - 1
+_NO_ID: Final = bytes(8)
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SPAN: Final = (
+    ("trace_id", 1, _FIELD.TYPE_BYTES),
+    ("span_id", 2, _FIELD.TYPE_BYTES),
+    ("parent_id", 4, _FIELD.TYPE_BYTES),
+    ("name", 5, _FIELD.TYPE_BYTES),  # not checked to be UTF-8: one bad name would take all spans with it
+    ("kind", 6, _FIELD.TYPE_INT32),
+    ("start", 7, _FIELD.TYPE_FIXED64),
+    ("end", 8, _FIELD.TYPE_FIXED64),
+    ("dropped_attributes", 10, _FIELD.TYPE_UINT32),
+    ("an_event", 11, _FIELD.TYPE_BYTES),  # the last of them: whether there is one
+    ("dropped_events", 12, _FIELD.TYPE_UINT32),
+    ("a_link", 13, _FIELD.TYPE_BYTES),
+    ("dropped_links", 14, _FIELD.TYPE_UINT32),
+    ("status", 15, _FIELD.TYPE_BYTES),
+    ("flags", 16, _FIELD.TYPE_FIXED32),
+)
+
+
+def _reduced() -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    """Return the decoders of a ``ScopeSpans``: to spans of few fields, and to the bytes of each span."""
+    file = descriptor_pb2.FileDescriptorProto(name="grademl_spans.proto", package="grademl", syntax="proto3")
+    span = file.message_type.add(name="Span")
+    for name, number, kind in _SPAN:
+        span.field.add(name=name, number=number, type=kind, label=_FIELD.LABEL_OPTIONAL)
+    decoded = file.message_type.add(name="Spans")
+    decoded.field.add(
+        name="spans",
+        number=2,
+        type=_FIELD.TYPE_MESSAGE,
+        type_name=".grademl.Span",
+        label=_FIELD.LABEL_REPEATED,
+    )
+    raw = file.message_type.add(name="RawSpans")
+    raw.field.add(name="scope", number=1, type=_FIELD.TYPE_BYTES, label=_FIELD.LABEL_OPTIONAL)
+    raw.field.add(name="spans", number=2, type=_FIELD.TYPE_BYTES, label=_FIELD.LABEL_REPEATED)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    spans, raws = (
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"grademl.{name}"))
+        for name in ("Spans", "RawSpans")
+    )
+    return spans.FromString, raws.FromString
+
+
+_spans, _raws = _reduced()
+
+
+def read_traces(data: bytes | memoryview, builder: SpanBuilder, ledger: Ledger) -> None:
+    """Add the spans of ``TracesData`` or an export request to ``builder`` until it is full.
+
+    Requests of metrics and logs are passed over and counted in ``ledger``. Raises Unreadable when the message
+    is none of these; spans before the fault may have been added.
+    """
+    view = memoryview(data)
+    read_resource_spans(
+        (
+            view[field.start : field.end]
+            for field in wire.fields(view)
+            if (field.number, field.wire) == (_RESOURCE_SPANS, wire.LENGTH)
+        ),
+        builder,
+        ledger,
+    )
+
+
+def read_resource_spans(messages: Iterable[bytes | memoryview], builder: SpanBuilder, ledger: Ledger) -> None:
+    """Add the spans of ``ResourceSpans``, holding one message at a time; as `read_traces` otherwise."""
+    gathered = _Gathered(builder)
+    for message in messages:
+        if builder.full:
+            return
+        resource: bytes = b""
+        scopes: list[memoryview] = []
+        view = memoryview(message)
+        for field in wire.fields(view):
+            if field.wire == wire.LENGTH and field.number == 1:
+                resource = bytes(view[field.start : field.end])
+            elif field.wire == wire.LENGTH and field.number in (2, 1000):  # 1000: before 2022
+                scopes.append(view[field.start : field.end])
+        signal = _signal(scopes)
+        if signal == "spans":
+            gathered.take(resource, scopes)
+        elif signal:
+            ledger.passed_over += 1
+    gathered.flush()
+
+
+def _signal(scopes: Sequence[memoryview]) -> str:
+    """Return what the scopes of a resource hold: spans, metrics or logs; empty where they hold nothing.
+
+    Their messages differ only from the third level on: a span begins with ids of 16 and 8 bytes and has times
+    of a fixed width, a metric has a name and no field of a fixed width, a log record a time first.
+    """
+    for scope in scopes:
+        item = next((f for f in wire.fields(scope) if (f.number, f.wire) == (2, wire.LENGTH)), None)
+        if item is None:
+            continue
+        found = {field.number: field for field in wire.fields(scope, item.start, item.end)}
+        size = {n: field.end - field.start for n, field in found.items() if field.wire == wire.LENGTH}
+        if size.get(1) == 16 and size.get(2) == 8 and 7 not in size:
+            return "spans"
+        if 1 in size and not {7, 8} & {n for n, field in found.items() if field.wire == wire.FIXED64}:
+            return "metrics"
+        return "logs" if found and 1 not in size and 2 not in size else "spans"
+    return ""
+
+
+class _Gathered:
+    """Spans of small groups, put together to batches."""
+
+    def __init__(self, builder: SpanBuilder) -> None:
+        self._builder = builder
+        self._clear()
+
+    def _clear(self) -> None:
+        self._spans: list[Any] = []
+        self._raws: list[bytes] = []
+        self._groups: list[tuple[int, int, int]] = []
+
+    def take(self, resource: bytes, scopes: Sequence[memoryview]) -> None:
+        """Take the spans of all scopes of one resource."""
+        resource_ix = self._builder.resource(resource, otlp_messages.resource)
+        for scope in scopes:
+            named = next((f for f in wire.fields(scope) if (f.number, f.wire) == (1, wire.LENGTH)), None)
+            own = bytes(scope[named.start : named.end]) if named else b""
+            scope_ix = self._builder.scope(own, otlp_messages.scope) if own else -1
+            for part in wire.split(scope, _PARSED):
+                if len(self._spans) >= self._builder.room:
+                    return
+                message = bytes(part)
+                try:
+                    spans, raws = _spans(message).spans, _raws(message).spans
+                except DecodeError:
+                    raise Unreadable("not OTLP protobuf, or a damaged message") from None
+                self._spans += spans
+                self._raws += raws
+                self._groups.append((resource_ix, scope_ix, len(raws)))
+                if len(self._spans) >= _TOGETHER:
+                    self.flush()
+
+    def flush(self) -> None:
+        """Hand what was gathered to the builder."""
+        if self._spans:
+            resources, scopes, counts = np.array(self._groups, np.int64).T
+            self._builder.add(
+                _batch(
+                    self._spans,
+                    self._raws,
+                    np.repeat(resources, counts).astype(np.int32),
+                    np.repeat(scopes, counts).astype(np.int32),
+                )
+            )
+        self._clear()
+
+
+def _batch(spans: Sequence[Any], raws: Sequence[bytes], resource_ix: Any, scope_ix: Any) -> SpanBatch:
+    trace_hi, trace_lo = _trace_ids([span.trace_id for span in spans])
+    start, end = _times([span.start for span in spans], [span.end for span in spans])
+    names = [span.name for span in spans]
+    text = {name: name.decode("utf-8", "replace") for name in set(names)}
+    attributes = _raw_column(otlp_messages.OTLP_PROTO, raws)
+    dropped = sum([span.dropped_attributes + span.dropped_events + span.dropped_links for span in spans])
+    return SpanBatch(
+        trace_hi=trace_hi,
+        trace_lo=trace_lo,
+        span_id=_span_ids([span.span_id for span in spans]),
+        parent_id=_span_ids([span.parent_id or _NO_ID for span in spans], required=False),
+        start=start,
+        end=end,
+        names=[text[name] for name in names],
+        kind=_small(span.kind for span in spans),
+        status=_small(_code(span.status) for span in spans),
+        flags=np.array([span.flags for span in spans], np.uint32),
+        resource_ix=resource_ix,
+        scope_ix=scope_ix,
+        attributes=attributes,
+        events=attributes if any(span.an_event for span in spans) else None,
+        links=_links([ix for ix, span in enumerate(spans) if span.a_link], raws),
+        dropped=dropped,
+    )
+
+
+def _trace_ids(values: Sequence[bytes]) -> tuple[IdArray, IdArray]:
+    """Return the upper and lower halves; ids of 8 bytes have no upper one."""
+    halves = np.frombuffer(_joined(values, 16), ">u8").astype(np.uint64).reshape(-1, 2)
+    hi, lo = halves[:, 0], halves[:, 1]
+    if not (hi | lo).all():
+        raise Unreadable("a span without an id")
+    return hi, lo
+
+
+def _span_ids(values: Sequence[bytes], required: bool = True) -> IdArray:
+    ids = np.frombuffer(_joined(values, 8), ">u8").astype(np.uint64)
+    if required and not ids.all():
+        raise Unreadable("a span without an id")
+    return ids
+
+
+def _joined(values: Sequence[bytes], size: int) -> bytes:
+    if set(map(len, values)) <= {size}:
+        return b"".join(values)
+    for value in values:
+        if len(value) > size or (value and len(value) < 8):
+            raise Unreadable(f"{value[:20].hex()!r} is no id of {size} bytes")
+    return b"".join([value.rjust(size, b"\0") for value in values])
+
+
+def _times(starts: Sequence[int], ends: Sequence[int]) -> tuple[Any, Any]:
+    """Return Unix ns; both are 0 where one of them is beyond int64."""
+    start, end = np.array(starts, np.uint64), np.array(ends, np.uint64)
+    odd = (start > _MAX_TIME) | (end > _MAX_TIME)
+    if odd.any():
+        start, end = np.where(odd, 0, start), np.where(odd, 0, end)
+    return start.astype(np.int64), end.astype(np.int64)
+
+
+def _small(values: Sequence[int]) -> Any:
+    """Return small numbers; those that are none become 0."""
+    wide = np.array(values, np.int64)
+    return np.where((wide < 0) | (wide > 100), 0, wide).astype(np.int8)
+
+
+@lru_cache(maxsize=1024)
+def _code(status: bytes) -> int:
+    """Return the code of a ``Status``; 0 where it is damaged."""
+    if not status:
+        return 0
+    try:
+        codes = [
+            wire.varint(status, f.start, f.end)[0]
+            for f in wire.fields(status)
+            if f.number == 3 and not f.wire
+        ]
+    except Unreadable:
+        return 0
+    return codes[-1] if codes else 0
+
+
+def _raw_column(form: Any, raws: Sequence[bytes]) -> RawColumn:
+    offsets = np.zeros(len(raws) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, raws), np.int64, len(raws)), out=offsets[1:])
+    return RawColumn(form, b"".join(raws), offsets)
+
+
+def _links(linking: Sequence[int], raws: Sequence[bytes]) -> LinkBatch | None:
+    """Return the links of the spans with numbers ``linking``; those that point nowhere are left out."""
+    found = [
+        (ix, trace, span, str(attributes.get(semconv.LINK_KIND, "follows")))
+        for ix in linking
+        for trace, span, attributes in otlp_messages.links(raws[ix])
+        if any(span) and len(span) == 8 and any(trace) and len(trace) in (8, 16)
+    ]
+    if not found:
+        return None
+    span_ix, traces, spans, kinds = zip(*found, strict=True)
+    trace_hi, trace_lo = _trace_ids(traces)
+    return LinkBatch(np.array(span_ix, np.int64), trace_hi, trace_lo, _span_ids(spans), kinds)
