@@ -49,7 +49,10 @@ def truth(spans: Sequence[Span]) -> dict[tuple[int, int], Row]:
             "service": span.resource.service,
             "resource": {"service.name": span.resource.service, **span.resource.attributes},
             "scope": (span.scope.name, span.scope.version, dict(span.scope.attributes)),
-            "attributes": dict(span.attributes),
+            "attributes": {
+                **span.attributes,
+                **({"otel.status_description": span.message} if span.message else {}),
+            },
             "events": [(event.time, event.name, dict(event.attributes)) for event in span.events],
             "links": [
                 (link.trace, link.span, link.attributes.get(semconv.LINK_KIND, "follows"))
