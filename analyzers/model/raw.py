@@ -18,6 +18,8 @@ NOTHING: Final = -1
 """In `RawStore.column`: the span has nothing there."""
 _CACHED_BYTES: Final = 2048
 """Longer raw forms are step tables: each is read once."""
+_BLOCK: Final = 32
+"""So many spans are worth comparing at once."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,29 @@ class RawStore:
 
     def same(self, some: IntArray, others: IntArray) -> npt.NDArray[np.bool_]:
         """Return for each pair of spans whether they have the same, byte for byte or once decoded."""
-        pairs = zip(some.tolist(), others.tolist(), strict=True)
-        return np.fromiter((self._equal(one, other) for one, other in pairs), np.bool_, len(some))
+        same = np.zeros(len(some), np.bool_)
+        stays = np.ones(len(some), np.bool_)
+        stays[:1] = False
+        for ixs in (some, others):
+            stays[1:] &= (np.diff(self.column[ixs]) == 0) & (np.diff(self.row[ixs]) == 1)
+        begins = np.flatnonzero(~stays)
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(some)], strict=True):
+            if end - begin >= _BLOCK:  # what was read twice was mostly read in the same order
+                ours, theirs = (self._block(ixs[begin], ixs[end - 1]) for ixs in (some, others))
+                same[begin:end] = ours == theirs
+        for at in np.flatnonzero(~same).tolist():
+            same[at] = self._same(int(some[at]), int(others[at]))
+        return same
 
-    def _equal(self, one: int, other: int) -> bool:
+    def _block(self, first: int, last: int) -> tuple[Form, bytes, bytes] | None:
+        """Return form, bytes and lengths of the bytes of the spans from ``first`` to ``last`` of one column."""
+        if self.column[first] == NOTHING:
+            return None
+        raws = self.columns[int(self.column[first])]
+        ends = raws.offsets[int(self.row[first]) : int(self.row[last]) + 2]
+        return raws.form, bytes(raws.data[int(ends[0]) : int(ends[-1])]), np.diff(ends).tobytes()
+
+    def _same(self, one: int, other: int) -> bool:
         if self.raw(one) == self.raw(other) and self.form(one) == self.form(other):
             return True
         return self.attributes(one) == self.attributes(other) and self.events(one) == self.events(other)

@@ -111,8 +111,9 @@ class SpanBuilder:
         """
         arrays, attributes, events = self._parts.join()
         links = self._links.join()
-        identity = arrays["trace_hi"], arrays["trace_lo"], arrays["span_id"], arrays["kind"]
-        later, first = repeats(*identity)
+        by_id = np.argsort(arrays["span_id"])
+        identity = ("trace_hi", "trace_lo", "span_id", "kind")
+        later, first = repeats(by_id, *(arrays[name] for name in identity))
         if len(later):
             differ = _differ(arrays, later, first)
             differ |= ~attributes.same(later, first) | ~events.same(later, first)
@@ -122,11 +123,12 @@ class SpanBuilder:
             arrays = {name: array[kept] for name, array in arrays.items()}
             attributes, events = attributes.take(kept), events.take(kept)
             links = links.take(kept, len(self._parts))
+            by_id = np.argsort(arrays["span_id"])
         ledger.sdk_dropped += self._dropped
         start, end = arrays["start"], arrays["end"]
         ledger.impossible_times += int(np.count_nonzero((end < start) | (end == 0)))
-        keys = ("trace_hi", "trace_lo", "span_id", "parent_id", "kind", "start")
-        parent_ix, cut = resolve(*(arrays[key] for key in keys))
+        needed = ("trace_hi", "trace_lo", "span_id", "parent_id", "kind", "start")
+        parent_ix, cut = resolve(by_id, *(arrays[name] for name in needed))
         if cut:
             ledger.warnings.append(
                 f"{cut} spans are their own ancestors; each such ring was cut at its earliest span"

@@ -20,10 +20,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def repeats(
-    trace_hi: IdArray, trace_lo: IdArray, span_id: IdArray, kind: KindArray
+    order: IntArray, trace_hi: IdArray, trace_lo: IdArray, span_id: IdArray, kind: KindArray
 ) -> tuple[IntArray, IntArray]:
-    """Return the spans whose (trace, id, kind) an earlier span has, and the first such span of each."""
-    order = np.argsort(span_id)
+    """Return the spans, ascending, whose (trace, id, kind) an earlier has, and the first such of each.
+
+    ``order`` sorts the spans by their ids.
+    """
     ids = span_id[order]
     same = ids[1:] == ids[:-1]
     if not same.any():
@@ -36,11 +38,13 @@ def repeats(
         apart = _apart([key[some] for key in keys])
     begins = np.flatnonzero(apart)
     firsts = np.repeat(np.minimum.reduceat(some, begins), np.diff(np.append(begins, len(some))))
-    again = some != firsts
+    again = np.flatnonzero(some != firsts)
+    again = again[np.argsort(some[again])]
     return some[again], firsts[again]
 
 
 def resolve(
+    order: IntArray,
     trace_hi: IdArray,
     trace_lo: IdArray,
     span_id: IdArray,
@@ -50,11 +54,10 @@ def resolve(
 ) -> tuple[IntArray, int]:
     """Return (parent_ix, number of rings cut); see `SpanColumns.parent_ix`.
 
-    No two spans have the same trace, id and kind.
+    ``order`` sorts the spans by their ids; no two have the same trace, id and kind.
     Where a CLIENT and a SERVER span share one id (Zipkin's style), children belong to the SERVER span, and
     the SERVER span is a child of the CLIENT span.
     """
-    order = np.argsort(span_id)
     ids = span_id[order]
     parent_ix, shared = _by_id(order, ids, parent_id)
     there = np.flatnonzero(parent_ix >= 0)
