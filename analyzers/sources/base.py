@@ -36,6 +36,10 @@ class SourceOptions:
     """Largest number of foreign traces fetched from a server."""
     ca: str | None = None
     """File of the certificates to trust instead of the system's."""
+    client_cert: str | None = None
+    """File of the certificate to show to a server that asks for one, and of its key."""
+    client_key: str | None = None
+    """File of that key where it is not in the same one."""
     progress: Progress = field(default=no_progress, repr=False)
 
 

@@ -20,8 +20,9 @@ from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceErro
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
-from grademl_otel.analyzers.sources.servers.http_client import HttpClient, error_text
+from grademl_otel.analyzers.sources.servers.http_client import HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_api import JaegerV1
+from grademl_otel.analyzers.sources.servers.refusals import error_text
 from tests.support.fake_jaeger import FakeJaeger, Reply, serve
 from tests.support.synthetic import MS, S, Simulated, Training, lines, simulate
 
@@ -333,7 +334,7 @@ def test_redirects_on_the_same_host_are_followed_but_not_for_ever(fake: FakeJaeg
 
 
 def test_a_busy_server_is_asked_again(fake: FakeJaeger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("grademl_otel.analyzers.sources.servers.http_client._FIRST_PAUSE_S", 0.001)
     fake.lines = foreign_traces(1, time.time_ns(), MS)
     busy = iter([429, 503, 502])
     fake.intercept = lambda path: (status, "text/plain", b"busy") if (status := next(busy, None)) else None

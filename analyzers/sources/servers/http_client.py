@@ -1,75 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP to one host: retried, bounded, not redirected elsewhere; a failure is one line with advice."""
+"""GET requests to one server: tried again where that may help, bounded, never sent on to another host.
+
+Credentials are headers, and headers go to the host of the address only. Neither they nor the parameters of a
+request are in any message; ``.netrc`` is not consulted.
+"""
 
 from __future__ import annotations
 
+import logging
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import responses
+from email.utils import parsedate_to_datetime
+from threading import Event
 from typing import Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
-import msgspec
-import requests
-import requests.adapters
 import urllib3
 
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.sources.base import SourceOptions
+from grademl_otel.analyzers.sources.compression import Broken
+from grademl_otel.analyzers.sources.servers import refusals
+from grademl_otel.analyzers.sources.servers.answer import Answer
+from grademl_otel.analyzers.sources.servers.contents import unpacked
+from grademl_otel.analyzers.sources.servers.refusals import TooLarge
+from grademl_otel.analyzers.sources.servers.transport import Connections
 from grademl_otel.version import __version__
 
+JSON: Final = "application/json"
+PROTOBUF: Final = "application/protobuf"
+CONNECTIONS: Final = 4
+
 _CONNECT_S: Final = 5.0
-_RETRIES: Final = 4
+_WHOLE: Final = 20
+"""How many times the longest silence an answer may take altogether."""
+_TRIES: Final = 5
+_FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 15.0
+_BUSY: Final = {429: _TRIES, 503: _TRIES, 502: _TRIES, 504: 2}
+"""Status -> number of tries: a gateway's time-out is mostly one of the size of the answer."""
 _REDIRECTS: Final = 5
 _CHUNK: Final = 1 << 16
 _ERROR_BYTES: Final = 4096
-_ASK_LESS: Final = "ask for less time (--since, --from, --to) or for one trace (--trace)"
-CONNECTIONS: Final = 4
 
-
-class NotFound(SourceError):
-    """The server answered 404."""
-
-
-class TooLarge(SourceError):
-    """The answer exceeds a bound, ours or the server's; asking for less may work."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The whole of a server's answer of status 200."""
+class Clock:
+    """What an answer's Date said: the server's clock minus ours, in ns, and how far off that may be."""
 
-    body: bytes
-    headers: Mapping[str, str]
-    """Names in any case."""
-    sent_ns: int
-    received_ns: int
-    """Unix ns here when it was asked for, and when it began to come."""
-
-    @property
-    def content_type(self) -> str:
-        """As "application/json", without parameters, in lower case."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
-class _PatientRetry(urllib3.Retry):
-    """Obeys Retry-After, but not for longer than a person would wait."""
-
-    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
-        try:
-            asked = super().get_retry_after(response)
-        except urllib3.exceptions.HTTPError:  # an unreadable Retry-After
-            return None
-        return None if asked is None else min(asked, _LONGEST_PAUSE_S)
+    offset_ns: int
+    error_ns: int
 
 
 class HttpClient:
-    """GET requests to one server, below one base address.
+    """GET requests below one base address, from any number of threads.
 
     ``name`` (as "jaeger http://host:16686") begins each error line and ``advice`` ends those that say that
-    there is no such server. Headers go to this host only; ``.netrc`` is not consulted, so that none is added.
+    there is no such server.
     """
 
     def __init__(
@@ -77,70 +68,110 @@ class HttpClient:
     ) -> None:
         self.name = name
         self.advice = advice
-        self._tenant_header = tenant_header
+        self.clock: Clock | None = None
+        """From the quickest answer so far."""
         self._base = base.rstrip("/")
         self._options = options
-        self._session = requests.Session()
-        self._session.headers["User-Agent"] = f"grademl/{__version__}"
-        self._session.headers.update(options.headers)
-        self._session.auth = _no_netrc
-        retry = _PatientRetry(
-            total=_RETRIES,
-            connect=0,
-            read=False,  # not 0, which would hide a time-out in an error about retries
-            other=0,
-            redirect=False,
-            status=_RETRIES,
-            status_forcelist=(429, 502, 503, 504),
-            allowed_methods=("GET",),
-            backoff_factor=0.5,
-            backoff_max=_LONGEST_PAUSE_S,
-            backoff_jitter=0.25,
-            raise_on_status=False,
-        )
-        adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=CONNECTIONS)
-        self._session.mount("http://", adapter)
-        self._session.mount("https://", adapter)
+        self._tenant_header = tenant_header
+        self._over = Event()
+        self._connections = Connections(self._base, options, CONNECTIONS, whole_s=_WHOLE * options.timeout_s)
+        local = urlsplit(self._base).hostname in ("localhost", "127.0.0.1", "::1")
+        self._headers = {
+            "User-Agent": f"grademl/{__version__}",
+            # Packing costs a server more than a loopback carries.
+            "Accept-Encoding": "identity" if local else "gzip",
+            **options.headers,
+        }
+
+    def get(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        accept: str = "*/*",
+        partial: bool = False,
+    ) -> Answer:
+        """Return an answer in the form ``accept``, which is checked where it is JSON.
+
+        Of one that broke off twice the beginning is returned if ``partial``; `Answer.broken` says so. Raises
+        NotFound for 404, TooLarge, and SourceError for all other failures.
+        """
+        url = self._base + path + (f"?{urlencode(params)}" if params else "")
+        for _ in range(_REDIRECTS):
+            answer = self._answered(url, accept)
+            if isinstance(answer, str):
+                url = answer
+                continue
+            if answer.broken is not None and not partial:
+                answer.close()
+                raise TooLarge(answer.broken)
+            return answer
+        raise SourceError(f"{self.name}: redirects without end; {self.advice}")
 
     def get_json(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         """Return the body of a JSON answer, not parsed. Raises as `get` does."""
-        body = self.get(path, params).body
-        start = body[:64].lstrip()
-        if not start.startswith((b"{", b"[")):
-            what = "an HTML page" if start.startswith(b"<") else "something else" if start else "nothing"
-            raise SourceError(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
-        return body
+        with self.get(path, params, JSON) as answer:
+            return answer.body
 
-    def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = "*/*") -> Answer:
-        """Return an answer of any kind.
+    def abort(self) -> None:
+        """Break off what is going on in other threads, which then raise; for Ctrl-C."""
+        self._over.set()
+        self._connections.abort()
 
-        Raises NotFound for 404, TooLarge, and SourceError for all other failures.
-        """
-        url = self._base + path
-        for _ in range(_REDIRECTS):
-            sent = time.time_ns()
+    # --- One request, tried again -------------------------------------------------------------------------
+
+    def _answered(self, url: str, accept: str) -> Answer | str:
+        """Return the body, or the address that a redirect leads to."""
+        broken = False
+        for tried in range(1, _TRIES + 1):
+            began, sent = time.monotonic(), time.time_ns()
             try:
-                with self._session.get(
+                response = self._connections.get(
                     url,
-                    params=params,
-                    headers={"Accept": accept},
-                    timeout=(min(_CONNECT_S, self._options.timeout_s), self._options.timeout_s),
-                    stream=True,
-                    allow_redirects=False,
-                ) as response:
-                    if response.is_redirect:
-                        url, params = self._redirected(response), None
-                        continue
-                    received = time.time_ns()
-                    return Answer(self._body(response), response.headers, sent, received)
-            except requests.RequestException as error:
-                raise self._failure(error) from None
-        raise SourceError(f"{self.name}: redirects without end; {self.advice}")
+                    {"Accept": accept, **self._headers},
+                    min(_CONNECT_S, self._options.timeout_s),
+                    self._options.timeout_s,
+                )
+            except urllib3.exceptions.HTTPError as error:
+                reset = isinstance(error, urllib3.exceptions.ProtocolError)
+                # A kept connection may be closed just when it is used again.
+                if reset and tried == 1 and time.monotonic() - began < 1 and not self._over.is_set():
+                    continue
+                raise refusals.failure(self.name, self.advice, error, self._options.timeout_s) from None
+            try:
+                self._read_clock(response, began)
+                log.debug("%s: GET %s -> %d", self.name, urlsplit(url).path, response.status)
+                if response.get_redirect_location():
+                    return self._redirected(url, str(response.get_redirect_location()))
+                if tried < _BUSY.get(response.status, 0):
+                    self._pause(tried, response.headers.get("Retry-After"))
+                    continue
+                body = self._body(response, accept, sent)
+            finally:
+                response.close()  # no more than let go of where all was read
+            if body.broken is None or broken:
+                return body
+            broken = True
+            body.close()
+        raise AssertionError("unreachable")
 
-    def _redirected(self, response: requests.Response) -> str:
-        target = urljoin(response.url, response.headers["Location"])
-        here, there = urlsplit(response.url), urlsplit(target)
-        if (here.scheme, here.netloc) != (there.scheme, there.netloc):
+    def _pause(self, tried: int, asked: str | None) -> None:
+        """Wait before the next try: as long as the server asks, else up to twice as long as before."""
+        pause = random.uniform(0, _FIRST_PAUSE_S * 2**tried)
+        try:
+            if asked:
+                pause = max(pause, urllib3.Retry().parse_retry_after(asked))
+        except (urllib3.exceptions.HTTPError, ValueError, OverflowError):
+            pass  # what it asks for cannot be read
+        self._over.wait(min(pause, _LONGEST_PAUSE_S))
+
+    def _redirected(self, url: str, location: str) -> str:
+        target = urljoin(url, location)
+        here, there = urlsplit(url), urlsplit(target)
+        same = (here.scheme, here.netloc) == (there.scheme, there.netloc)
+        to_tls = (here.scheme, there.scheme) == ("http", "https") and (
+            here.hostname == there.hostname and here.port in (None, 80) and there.port in (None, 443)
+        )
+        if not same and not to_tls:
             where = f"{there.scheme}://{there.netloc.rpartition('@')[2]}"
             raise SourceError(
                 f"{self.name}: redirects to {where}, which is not followed;"
@@ -148,92 +179,81 @@ class HttpClient:
             )
         return target
 
-    def _body(self, response: requests.Response) -> bytes:
-        if response.status_code != 200:
-            raise self._refusal(response.status_code, self._read(response, _ERROR_BYTES, cut=True))
-        return self._read(response, self._options.max_bytes)
+    # --- The answer ---------------------------------------------------------------------------------------
 
-    def _read(self, response: requests.Response, limit: int, cut: bool = False) -> bytes:
-        """Read at most ``limit`` bytes; more is cut, or is TooLarge."""
-        deadline = time.monotonic() + 20 * self._options.timeout_s
-        chunks, size = [], 0
-        for chunk in response.iter_content(_CHUNK):
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                if cut:
-                    break
-                raise TooLarge(f"{self.name}: an answer of more than {limit:,} bytes; {_ASK_LESS}")
-            if time.monotonic() > deadline:
-                raise SourceError(
-                    f"{self.name}: an answer trickles in without end; allow more with --timeout"
+    def _body(self, response: urllib3.BaseHTTPResponse, accept: str, sent: int) -> Answer:
+        if response.status != 200:
+            with self._read(response, sent, _ERROR_BYTES) as said:
+                text = said.body[:_ERROR_BYTES]
+            raise refusals.refusal(self.name, self.advice, self._tenant_header, response.status, text)
+        body = self._read(response, sent, self._options.max_bytes)
+        try:
+            self._check(body, accept)
+        except SourceError:
+            body.close()
+            raise
+        return body
+
+    def _read(self, response: urllib3.BaseHTTPResponse, sent: int, limit: int) -> Answer:
+        """Read the body, unpacked; of a refusal the beginning is enough."""
+        body = Answer(response.headers, sent, time.time_ns())
+        began = time.monotonic()
+        try:
+            packed = response.stream(_CHUNK, decode_content=False)
+            for chunk in unpacked(packed, response.headers.get("Content-Encoding", "")):
+                body.write(chunk)
+                if body.size > limit:
+                    if response.status != 200:
+                        break
+                    raise refusals.beyond(self.name, limit)
+        except Broken as error:
+            body.broken = f"{self.name}: an answer that cannot be unpacked: {error}"
+            if response.status == 200 and not body.size:
+                body.close()
+                raise SourceError(body.broken) from None
+        except urllib3.exceptions.HTTPError as error:
+            late = time.monotonic() - began >= (_WHOLE - 1) * self._options.timeout_s
+            if response.status != 200:
+                pass
+            elif body.size:
+                why = "was still coming in" if late else "broke off"
+                body.broken = (
+                    f"{self.name}: the answer {why} after {body.size:,} bytes; the server may have run out of"
+                    " time or memory" + ("; allow more with --timeout" if late else "")
                 )
-        return b"".join(chunks)
+            else:
+                body.close()
+                raise self._no_body(error, late) from None
+        except SourceError:
+            body.close()
+            raise
+        return body
 
-    def _refusal(self, status: int, body: bytes) -> SourceError:
-        said = error_text(body)
-        text = f"{status} {said.removeprefix(f'{status} ') or responses.get(status, '')}".strip()
-        if status in (401, 403):
-            return SourceError(
-                f"{self.name}: {text}; pass --header NAME=VALUE"
-                f" (a tenant: {self._tenant_header}=..., a token: Authorization=...)"
-            )
-        if status == 404:
-            return NotFound(f"{self.name}: {text}; {self.advice}")
-        if status == 429:
-            return SourceError(f"{self.name}: {text}; the server asks for fewer requests; try again later")
-        if status in (413, 422, 502, 504) or (status == 500 and "larger than the max" in said):
-            return TooLarge(f"{self.name}: {text}; the answer may be too large; {_ASK_LESS}")
-        return SourceError(f"{self.name}: {text}")
-
-    def _failure(self, error: requests.RequestException) -> SourceError:
-        reason = str(error)
-        if isinstance(error, requests.exceptions.SSLError):
-            return SourceError(
-                f"{self.name}: TLS failed; is it plain http://, or is its certificate not trusted?"
-            )
-        if isinstance(error, requests.exceptions.ProxyError):
-            return SourceError(
-                f"{self.name}: the proxy of $HTTP(S)_PROXY failed; set NO_PROXY for this host?"
-            )
-        if isinstance(error, requests.exceptions.Timeout):
-            waited = f"no answer within {self._options.timeout_s:g} s"
-            return SourceError(f"{self.name}: {waited}; {self.advice}; or allow more with --timeout")
-        if isinstance(error, requests.exceptions.RetryError):
-            return SourceError(f"{self.name}: still overloaded after {_RETRIES} tries; try again later")
-        if "Connection refused" in reason:
-            return SourceError(f"{self.name}: connection refused; {self.advice}")
-        if "NameResolutionError" in reason or "getaddrinfo" in reason:
-            return SourceError(f"{self.name}: no such host; check the name")
-        if isinstance(error, requests.exceptions.ChunkedEncodingError):
+    def _no_body(self, error: urllib3.exceptions.HTTPError, late: bool) -> SourceError:
+        if late:
+            return SourceError(f"{self.name}: an answer trickles in without end; allow more with --timeout")
+        if isinstance(error, urllib3.exceptions.ProtocolError):
             return TooLarge(
                 f"{self.name}: the answer broke off; the server may have run out of time or memory"
             )
-        if "RemoteDisconnected" in reason or "Connection aborted" in reason or "BadStatusLine" in reason:
-            return TooLarge(f"{self.name}: closed the connection without an answer; {self.advice}")
-        if isinstance(error, requests.exceptions.ConnectionError):
-            return SourceError(f"{self.name}: cannot connect; {self.advice}")
-        return SourceError(f"{self.name}: {type(error).__name__}; {self.advice}")
+        return refusals.failure(self.name, self.advice, error, self._options.timeout_s)
 
+    def _check(self, body: Answer, accept: str) -> None:
+        """Refuse what is no JSON at first sight, as a page for people."""
+        start = body.head().lstrip()
+        if accept != JSON or start.startswith((b"{", b"[")):
+            return
+        what = "an HTML page" if start.startswith(b"<") else "something else" if start else "nothing"
+        raise SourceError(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
 
-def _no_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """An authentication that adds nothing: without one, requests would take credentials from ``.netrc``."""
-    return request
-
-
-def error_text(body: bytes) -> str:
-    """Return the message in an error answer, one short line: Jaeger's JSON of v1 or v3, or plain text."""
-    text = body.decode("utf-8", "replace").strip()
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        answer = None
-    if isinstance(answer, dict):
-        error = answer.get("error") or (answer.get("errors") or [None])[0]
-        if isinstance(error, dict):
-            text = str(error.get("message") or error.get("msg") or "")
-        else:
-            text = str(error or answer.get("message") or "")
-    if text.startswith("<"):
-        return ""
-    return " ".join(text.split())[:200]
+    def _read_clock(self, response: urllib3.BaseHTTPResponse, began: float) -> None:
+        """Compare the answer's Date, in whole seconds, with the middle of the time that it took."""
+        took = int((time.monotonic() - began) * 1e9)
+        try:
+            date = parsedate_to_datetime(response.headers["Date"])
+            offset = int(date.timestamp()) * 10**9 + 500_000_000 - (time.time_ns() - took // 2)
+        except (KeyError, ValueError, TypeError, OverflowError):
+            return
+        error = 500_000_000 + took // 2
+        if self.clock is None or error < self.clock.error_ns:
+            self.clock = Clock(offset, error)

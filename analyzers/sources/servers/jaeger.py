@@ -22,8 +22,9 @@ from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
 from grademl_otel.analyzers.sources.formats.documents import read_document
 from grademl_otel.analyzers.sources.narrow import narrow
-from grademl_otel.analyzers.sources.servers.http_client import CONNECTIONS, HttpClient, TooLarge
+from grademl_otel.analyzers.sources.servers.http_client import CONNECTIONS, HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_api import ADVICE, JaegerApi, Search, connect
+from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
 
 _PORT: Final = 16686

@@ -14,7 +14,8 @@ from typing import Final, Protocol
 import msgspec
 
 from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.sources.servers.http_client import HttpClient, NotFound
+from grademl_otel.analyzers.sources.servers.http_client import HttpClient
+from grademl_otel.analyzers.sources.servers.refusals import NotFound
 
 _S: Final = 1_000_000_000
 ADVICE: Final = "is Jaeger running there? (query port is 16686, 4317/4318 take spans)"
