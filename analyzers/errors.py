@@ -59,6 +59,12 @@ class NothingFound(GrademlError):
     exit_code = EXIT_NOTHING_FOUND
 
 
+class Interrupted(GrademlError):
+    """Ctrl-C or SIGTERM; the line says what was done so far and is usable."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
 def without_secrets(uri: str) -> str:
     """Return ``uri`` without its user information and query, either of which may hold a secret."""
     try:

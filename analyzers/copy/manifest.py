@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a copy consists of: a small SQLite file beside the spans. What it does not name is not in the copy.
+
+A *piece* is what the source gave as a whole; a *reading* is one attempt at it. Every row of a spans file says
+which reading it is of. A piece is done when all rows of a reading of it are in files that the manifest names;
+rows of other readings, of an attempt that was killed or of one that a later one has replaced, do not count.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel.analyzers.errors import SourceError, UsageError
+from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.sources.base import Selection
+
+NAME: Final = "manifest.sqlite"
+SCHEMA: Final = 1
+"""Of the manifest and of the files; a copy of another one is not read."""
+_BUSY_S: Final = 10.0
+_TABLES: Final = (
+    "CREATE TABLE copy (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE pieces (key TEXT PRIMARY KEY, state TEXT NOT NULL, final INTEGER NOT NULL,"
+    " expected INTEGER, received INTEGER, reading INTEGER, ledger TEXT)",
+    "CREATE TABLE files (name TEXT PRIMARY KEY, spans INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "CREATE TABLE parts (file TEXT NOT NULL, reading INTEGER NOT NULL, spans INTEGER NOT NULL,"
+    " PRIMARY KEY (file, reading)) WITHOUT ROWID",
+)
+_WAITING: Final = "waiting"
+_DONE: Final = "done"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a copy is from; the same for every pull into it."""
+
+    address: str
+    """The source's, without secrets."""
+    identity: str
+    """Equal for equal sources: a path is absolute in it, the query of an address a digest."""
+    asked: str
+    """The selection as it was asked for, as text: ``--since 1h`` is the same an hour later."""
+    selection: Selection
+    """As the first pull understood it."""
+
+
+@dataclass(frozen=True)
+class CopiedFile:
+    """A spans file and how many rows of which readings it holds."""
+
+    name: str
+    bytes: int
+    parts: Sequence[tuple[int, int]]
+    """(reading, rows)."""
+
+    @property
+    def spans(self) -> int:
+        return sum(rows for _, rows in self.parts)
+
+
+@dataclass(frozen=True)
+class CopiedPiece:
+    """A piece of which one reading is whole."""
+
+    key: str
+    final: bool
+    expected: int | None
+    received: int
+    reading: int
+    ledger: Ledger = field(default_factory=Ledger)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a manifest says at one moment."""
+
+    origin: Origin
+    complete: bool
+    """Whether the last pull came to its end."""
+    ledger: Ledger
+    """What finding the pieces lost."""
+    pieces: list[CopiedPiece]
+    waiting: int
+    """Pieces that were begun and have no whole reading."""
+    files: list[CopiedFile]
+
+    @property
+    def live(self) -> npt.NDArray[np.bool_]:
+        """For each reading whether its rows count."""
+        readings = [piece.reading for piece in self.pieces]
+        known = [reading for file in self.files for reading, _ in file.parts]
+        mask = np.zeros(max([*readings, *known], default=-1) + 1, np.bool_)
+        mask[readings] = True
+        return mask
+
+    @property
+    def spans(self) -> int:
+        return sum(piece.received for piece in self.pieces)
+
+
+def is_copy(path: Path) -> bool:
+    """Whether the folder ``path`` holds a copy."""
+    return (path / NAME).is_file()
+
+
+def read_contents(folder: Path) -> Contents:
+    """Return what the manifest of ``folder`` says; SourceError where it is none of ours or damaged."""
+    with _explained(folder, writing=False), closing(_open_to_read(folder / NAME)) as database:
+        database.execute("BEGIN")  # one moment, though a pull may be writing
+        about = dict(database.execute("SELECT key, value FROM copy"))
+        _check_schema(folder, about.get("schema"))
+        parts: dict[str, list[tuple[int, int]]] = {}
+        for name, reading, rows in database.execute("SELECT file, reading, spans FROM parts"):
+            parts.setdefault(name, []).append((reading, rows))
+        files = database.execute("SELECT name, bytes FROM files ORDER BY name")
+        done = database.execute(
+            "SELECT key, final, expected, received, reading, ledger FROM pieces"
+            " WHERE state = ? ORDER BY rowid",
+            (_DONE,),
+        )
+        return Contents(
+            origin=msgspec.json.decode(about["origin"], type=Origin),
+            complete=about.get("complete") == "1",
+            ledger=msgspec.json.decode(about.get("ledger", "{}"), type=Ledger),
+            files=[CopiedFile(name, size, parts.get(name, [])) for name, size in files],
+            pieces=[
+                CopiedPiece(key, bool(final), expected, received, reading, _ledger(text))
+                for key, final, expected, received, reading, text in done
+            ],
+            waiting=_count(database, "SELECT count(*) FROM pieces WHERE state = ?", _WAITING),
+        )
+    raise AssertionError("unreachable")
+
+
+class Manifest:
+    """The manifest of a folder that the caller has locked: reads the state, writes changes to it.
+
+    Raises SourceError for one that is damaged, UsageError where it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with _explained(folder):
+            self._database = sqlite3.connect(folder / NAME, timeout=_BUSY_S, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._make_tables()
+            self._next_reading = 1 + max(
+                _count(self._database, "SELECT coalesce(max(reading), -1) FROM parts"),
+                _count(self._database, "SELECT coalesce(max(reading), -1) FROM pieces"),
+            )
+
+    def _make_tables(self) -> None:
+        """Create what an empty file lacks, all or nothing."""
+        if _count(self._database, "SELECT count(*) FROM sqlite_master WHERE name = 'copy'"):
+            about = dict(self._database.execute("SELECT key, value FROM copy"))
+            _check_schema(self._folder, about.get("schema"))
+            return
+        with self._transaction():
+            for table in _TABLES:
+                self._database.execute(table)
+            self._put("schema", str(SCHEMA))
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the copy is from; None before the first pull has said so."""
+        with _explained(self._folder):
+            row = self._database.execute("SELECT value FROM copy WHERE key = 'origin'").fetchone()
+            return msgspec.json.decode(row[0], type=Origin) if row else None
+
+    def begin(self, origin: Origin) -> None:
+        """Note that a pull is at work; the copy is not complete until it ends."""
+        with self._transaction():
+            self._put("origin", msgspec.json.encode(origin).decode())
+            self._put("complete", "0")
+
+    def files(self) -> list[CopiedFile]:
+        """Return the files named; of those only that no piece needs, ``parts`` is empty."""
+        with _explained(self._folder):
+            parts: dict[str, list[tuple[int, int]]] = {}
+            for name, reading, rows in self._database.execute(
+                "SELECT file, reading, spans FROM parts WHERE reading IN (SELECT reading FROM pieces)"
+            ):
+                parts.setdefault(name, []).append((reading, rows))
+            rows_of_files = self._database.execute("SELECT name, bytes FROM files ORDER BY name").fetchall()
+            return [CopiedFile(name, size, parts.get(name, [])) for name, size in rows_of_files]
+
+    def forget_files(self, names: Sequence[str]) -> None:
+        """Take files out, and with them the pieces that had rows there: they are waiting again."""
+        with self._transaction():
+            for name in names:
+                self._database.execute(
+                    "UPDATE pieces SET state = ?, reading = NULL, received = NULL WHERE reading IN"
+                    " (SELECT reading FROM parts WHERE file = ?)",
+                    (_WAITING, name),
+                )
+                self._database.execute("DELETE FROM parts WHERE file = ?", (name,))
+                self._database.execute("DELETE FROM files WHERE name = ?", (name,))
+
+    def done(self, key: str) -> tuple[bool, int] | None:
+        """Return (final, spans) of a piece that is done; None for one that is not."""
+        with _explained(self._folder):
+            row = self._database.execute(
+                "SELECT final, received FROM pieces WHERE key = ? AND state = ?", (key, _DONE)
+            ).fetchone()
+            return (bool(row[0]), int(row[1])) if row else None
+
+    def start_reading(self, key: str, final: bool, expected: int | None) -> int:
+        """Note a piece, waiting unless a reading of it is whole; return the number of a new reading."""
+        with self._transaction():
+            self._database.execute(
+                "INSERT INTO pieces (key, state, final, expected) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (key, _WAITING, final, expected),
+            )
+        self._next_reading += 1
+        return self._next_reading - 1
+
+    def commit(self, files: Sequence[CopiedFile], pieces: Sequence[CopiedPiece]) -> None:
+        """Name ``files``, which are on the disk, and the pieces that are whole with them."""
+        with self._transaction():
+            for file in files:
+                self._database.execute(
+                    "INSERT INTO files VALUES (?, ?, ?)", (file.name, file.spans, file.bytes)
+                )
+                self._database.executemany(
+                    "INSERT INTO parts VALUES (?, ?, ?)",
+                    [(file.name, reading, rows) for reading, rows in file.parts],
+                )
+            self._database.executemany(
+                "UPDATE pieces SET state = ?, final = ?, expected = ?, received = ?, reading = ?, ledger = ?"
+                " WHERE key = ?",
+                [
+                    (_DONE, p.final, p.expected, p.received, p.reading, msgspec.json.encode(p.ledger), p.key)
+                    for p in pieces
+                ],
+            )
+
+    def finish(self, complete: bool, ledger: Ledger) -> None:
+        """Note how the pull ended, and what finding the pieces lost."""
+        with self._transaction():
+            self._put("complete", str(int(complete)))
+            self._put("ledger", msgspec.json.encode(ledger).decode())
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the numbers of pieces that are done, of those that wait, and of spans."""
+        with _explained(self._folder):
+            return (
+                _count(self._database, "SELECT count(*) FROM pieces WHERE state = ?", _DONE),
+                _count(self._database, "SELECT count(*) FROM pieces WHERE state = ?", _WAITING),
+                _count(self._database, "SELECT coalesce(sum(received), 0) FROM pieces"),
+            )
+
+    def close(self) -> None:
+        """Close the file as one that can be copied, and read where nothing can be written."""
+        with _explained(self._folder), closing(self._database):
+            self._database.execute("PRAGMA journal_mode = DELETE")
+
+    def _put(self, key: str, value: str) -> None:
+        self._database.execute("INSERT OR REPLACE INTO copy VALUES (?, ?)", (key, value))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _explained(self._folder):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    """Open without writing; where even the log's index cannot be, the file as the last checkpoint left it."""
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    database = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)
+    try:
+        database.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        database.close()
+        database = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+    return database
+
+
+@contextmanager
+def _explained(folder: Path, writing: bool = True) -> Iterator[None]:
+    """Turn what SQLite and decoding raise into a line of ours."""
+    where = folder / NAME
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        reason = str(error)
+        if reason.startswith("no such") or "decode" in reason:
+            raise _damaged(where) from None
+        if writing:
+            raise UsageError(f"cannot write {where}: {reason}; is there room, and is it yours?") from None
+        raise SourceError(f"{where}: cannot be read: {reason}") from None
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError):
+        raise _damaged(where) from None
+
+
+def _damaged(where: Path) -> SourceError:
+    return SourceError(f"{where}: damaged, or no manifest of a copy; `grademl pull --refresh` starts anew")
+
+
+def _check_schema(folder: Path, schema: str | None) -> None:
+    if schema is None or not schema.isdigit():
+        raise _damaged(folder / NAME)
+    if int(schema) > SCHEMA:
+        raise SourceError(
+            f"{folder}: a copy of format {schema}, made by a newer grademl; this one reads format {SCHEMA}:"
+            " upgrade it"
+        )
+    if int(schema) < SCHEMA:
+        raise SourceError(
+            f"{folder}: a copy of format {schema}, made by an older grademl; `grademl pull --refresh`"
+            " makes it anew"
+        )
+
+
+def _ledger(text: str | bytes | None) -> Ledger:
+    return msgspec.json.decode(text, type=Ledger) if text else Ledger()
+
+
+def _count(database: sqlite3.Connection, query: str, *values: str) -> int:
+    return int(database.execute(query, values).fetchone()[0])

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy as a source: the spans that were pulled, and what their source lost, as if it were read itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grademl_otel.analyzers.copy.ledgers import merged
+from grademl_otel.analyzers.copy.manifest import Contents, CopiedFile, read_contents
+from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.model.columns import Ledger, Telemetry
+from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
+from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.narrow import narrow, run_ids
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_Runs = list[RunSummary]
+
+
+@dataclass(frozen=True)
+class CopySource:
+    """The copy in a folder, or one spans file of it."""
+
+    path: str
+    options: SourceOptions = field(default_factory=SourceOptions)
+
+    @property
+    def uri(self) -> str:
+        return self.path
+
+    def list(self) -> Listing:
+        telemetry = self._load()
+        runs: _Runs = [replace(run, path=self.path) for run in list_runs(telemetry)]
+        return Listing(runs, sorted(foreign_services(telemetry)), telemetry.ledger.warnings)
+
+    def read(self, selection: Selection) -> Telemetry:
+        telemetry = self._load()
+        spans = narrow(telemetry.spans, selection)
+        if not len(spans):
+            raise NothingFound(f"{self.path}: no span in it matches; see `grademl runs {self.path}`")
+        if selection.run_id is not None and len(run_ids(spans)) > 1:
+            raise UsageError(f"{self.path}: several runs begin with {selection.run_id}; give more of the id")
+        return replace(telemetry, spans=spans)
+
+    def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
+        """Yield the files of the copy; ``selection`` is for who reads them."""
+        contents = self._contents()
+        if contents is None:
+            files, live = [CopiedFile(Path(self.path).name, 0, [])], None
+        else:
+            files, live = contents.files, contents.live
+            _add(ledger, _ledger(self.path, contents))
+        # A file that is there stays as it is: what replaces it has another name.
+        return iter([Piece(file.name, True, None, self._reader(file, live)) for file in files])
+
+    def probe(self) -> Probe:
+        """Return what the manifest says; nothing else is read."""
+        try:
+            contents = self._contents()
+        except GrademlError as error:
+            return Probe("copy", problems=(str(error),))
+        if contents is None:
+            return Probe("copy", api="one spans file of a copy, without its manifest")
+        problems = () if contents.complete else (_unfinished(self.path, contents),)
+        notes = [
+            f"a copy of {contents.origin.address}",
+            f"{len(contents.pieces):,} pieces, {contents.spans:,} spans in {len(contents.files):,} files of"
+            f" {sum(file.bytes for file in contents.files):,} bytes",
+        ]
+        growing = sum(not piece.final for piece in contents.pieces)
+        if growing:
+            notes.append(f"{growing:,} pieces may have grown since; `grademl pull` tops them up")
+        return Probe("copy", api="Parquet files", notes=tuple(notes), problems=problems)
+
+    def _contents(self) -> Contents | None:
+        """Return what the manifest says; None for a single file."""
+        path = Path(self.path)
+        return read_contents(path) if path.is_dir() else None
+
+    def _load(self) -> Telemetry:
+        contents = self._contents()
+        builder = SpanBuilder(self.options.max_spans)
+        found = Ledger()
+        total = None if contents is None else contents.spans
+        for piece in self.pieces(Selection(), found):
+            if builder.full:
+                break
+            self._read_one(piece, builder, found)
+            self.options.progress("spans", len(builder), total)
+        if builder.full:
+            found.capped = True
+            found.warnings.append(
+                f"{self.path}: stopped after {len(builder):,} spans; read more with --max-spans"
+            )
+        if not len(builder) and found.broken is not None:
+            raise SourceError(found.broken)
+        if not len(builder):
+            raise NothingFound(f"{self.path}: no spans in it (yet)")
+        spans = builder.finish(found)
+        if contents is not None:
+            spans = narrow(spans, contents.origin.selection)
+        return Telemetry(self.path, spans, found)
+
+    def _read_one(self, piece: Piece, builder: SpanBuilder, ledger: Ledger) -> None:
+        """Read a file; what is damaged is left out and named."""
+        try:
+            piece.read(builder, ledger)
+        except SourceError as error:
+            ledger.broken = str(error)
+
+    def _reader(self, file: CopiedFile, live: npt.NDArray[np.bool_] | None) -> _Reader:
+        path = Path(self.path)
+        return _Reader(path / file.name if path.is_dir() else path, live)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    path: Path
+    live: npt.NDArray[np.bool_] | None
+
+    def __call__(self, builder: SpanBuilder, ledger: Ledger) -> None:
+        from grademl_otel.analyzers.copy.layout import read_table  # pyarrow is for who reads a copy
+
+        read_table(self.path, builder, self.live)
+
+
+def _ledger(path: str, contents: Contents) -> Ledger:
+    """Return what finding and reading the source lost."""
+    ledger = merged([contents.ledger, *(piece.ledger for piece in contents.pieces)])
+    if not contents.complete:
+        ledger.broken = ledger.broken or _unfinished(path, contents)
+    return ledger
+
+
+def _add(ledger: Ledger, more: Ledger) -> None:
+    total = merged([ledger, more])
+    ledger.__dict__.update(total.__dict__)
+
+
+def _unfinished(path: str, contents: Contents) -> str:
+    known = len(contents.pieces) + contents.waiting
+    of = f" of {known:,}" if contents.waiting else ""
+    return (
+        f"an unfinished copy of {contents.origin.address}, {len(contents.pieces):,}{of} pieces;"
+        f" run `grademl pull ... -o {path}` again to go on"
+    )

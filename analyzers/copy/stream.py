@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A builder for copying: what a reader adds goes on at once, and nothing is kept."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+
+_ARRAYS: Final = (
+    "trace_hi", "trace_lo", "span_id", "parent_id", "start", "end", "kind", "status", "flags", "resource_ix",
+    "scope_ix",
+)  # fmt: skip
+
+
+class SpanStream(SpanBuilder):
+    """Hands each batch to ``take``; the indices in it are those of `resources` and `scopes`.
+
+    What readers give twice is handed on twice: repeats are for whoever reads the copy.
+    """
+
+    def __init__(self, take: Callable[[SpanBatch], None]) -> None:
+        super().__init__(sys.maxsize)
+        self._take = take
+        self._count = 0
+        self._recent: list[tuple[int, IdArray, IdArray]] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def room(self) -> int:
+        return self.max_spans - self._count
+
+    @property
+    def resources(self) -> list[dict[str, Any]]:
+        """Attributes of each resource so far, decoded."""
+        return self._resources.values
+
+    @property
+    def scopes(self) -> list[dict[str, Any]]:
+        """Name, version and attributes of each scope so far."""
+        return self._scopes.values
+
+    def begin_piece(self) -> None:
+        """Forget what `close_traces` may ask for: it asks for spans of one piece."""
+        self._recent.clear()
+
+    def add(self, batch: SpanBatch) -> int:
+        rows = self._wanted(batch)
+        some = batch if rows is None else rows_of(batch, rows)
+        if len(some):
+            self._recent.append((self._count, some.trace_hi, some.trace_lo))
+            self._count += len(some)
+            self._take(some)
+        return len(some)
+
+    def close_traces(self, since: int) -> tuple[int, int]:
+        some: set[tuple[int, int]] = set()
+        for begin, hi, lo in self._recent:
+            first = max(0, since - begin)
+            some.update(zip(hi[first:].tolist(), lo[first:].tolist(), strict=True))
+        again = len(self._again)
+        self._closed |= some
+        self._again.clear()
+        self._recent.clear()
+        return len(some), again
+
+
+def rows_of(batch: SpanBatch, rows: IntArray) -> SpanBatch:
+    """Return the spans of ``batch`` at ``rows``, ascending."""
+    arrays = {name: getattr(batch, name)[rows] for name in _ARRAYS}
+    shared = batch.events is batch.attributes
+    attributes = _raw_rows(batch.attributes, rows)
+    events = None if batch.events is None else attributes if shared else _raw_rows(batch.events, rows)
+    return replace(
+        batch,
+        **arrays,
+        names=[batch.names[row] for row in rows.tolist()],
+        attributes=attributes,
+        events=events,
+        links=None if batch.links is None else _link_rows(batch.links, rows, len(batch)),
+    )
+
+
+def _raw_rows(column: RawColumn, rows: IntArray) -> RawColumn:
+    raws = [column[row] for row in rows.tolist()]
+    offsets = np.zeros(len(raws) + 1, np.int64)
+    np.cumsum([len(raw) for raw in raws], out=offsets[1:])
+    return RawColumn(column.form, b"".join(raws), offsets)
+
+
+def _link_rows(links: LinkBatch, rows: IntArray, count: int) -> LinkBatch:
+    new_ix = np.full(count, -1, np.int64)
+    new_ix[rows] = np.arange(len(rows))
+    span_ix = new_ix[links.span_ix]
+    alive = np.flatnonzero(span_ix >= 0)
+    return LinkBatch(
+        span_ix=span_ix[alive],
+        trace_hi=links.trace_hi[alive],
+        trace_lo=links.trace_lo[alive],
+        span_id=links.span_id[alive],
+        kind=[links.kind[ix] for ix in alive.tolist()],
+    )
