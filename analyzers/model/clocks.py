@@ -1,33 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the clocks of hosts are apart, as far as collectives tell.
+"""How far the clocks of hosts are apart, as far as what happened on two of them tells.
 
-All members of a collective of equals leave it together, give or take the time of its transfer, and none
-before the last has arrived. So the difference of the ends that two hosts saw is that of their clocks; its
-spread over many collectives, and the shortest transfer, tell how far that may be off. It stays within what
-arrivals and ends allow. Where the clocks may as well agree, nothing is shifted. Durations are never changed.
+A clock is a host's boot: processes of one host share it, however many ranks they are. Two clocks are tied by
+what `clock_ties` finds in the spans: collectives that hosts leave together, and calls that one host answers
+while another waits. Offsets go from a reference, that of the lowest rank (of other traces, of most roots),
+from clock to clock; each tie adds its error. Where the clocks may as well agree nothing is shifted. Durations
+are never changed, and what was read stays as it was: `Clocks.correct` returns other columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.model.clock_ties import Calls, Meetings, Tie
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
 _UNKNOWN: Final = 1 << 61
 """An error that no time reaches: the clocks are not tied."""
-_SPREAD: Final = 3
-"""Median deviations that the difference of two clocks may be off."""
+_MOST_SHIFT_NS: Final = 1 << 61
+_OFFSET: Final = re.compile(r"([+-]?\d{1,12}(?:\.\d{1,6})?)(?:ms)?")
+_HOST: Final = ("host.id", "host.name", "k8s.node.name")
+"""What tells a machine, the best first."""
+
+
+@dataclass(frozen=True)
+class ClockRule:
+    """What to do about clocks, as ``--clocks`` says."""
+
+    shift: bool = True
+    """Whether what the spans tell is applied; offsets are told either way."""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Host -> what its clock shows more than the reference, in ns; goes before what the spans tell."""
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> ClockRule:
+        """Return the rule of these values of ``--clocks``: auto, off, HOST=MS; ValueError for others."""
+        shift, given = True, {}
+        for text in texts:
+            host, equals, offset = text.rpartition("=")
+            if text in ("auto", "off"):
+                shift = text == "auto"
+                continue
+            match = _OFFSET.fullmatch(offset)
+            if not equals or not host or match is None:
+                raise ValueError(f"{text!r} is neither auto, off, nor HOST=MS, as in node-1=-30.6")
+            given[host] = round(float(match[1]) * 1e6)
+        return cls(shift, given)
 
 
 @dataclass(frozen=True)
 class Clock:
-    """One host's clock against the reference, that of the lowest rank; times in ns."""
+    """One host's clock against the reference; times in ns."""
 
     host: str
     offset_ns: int
@@ -35,24 +64,29 @@ class Clock:
     error_ns: int | None
     """How far that may be off on either side; None where nothing ties it to the reference."""
     applied: bool
-    """Whether its times are shifted when ranks are compared."""
+    """Whether its times are shifted by the offset."""
     pairs: int
-    """Collectives that tie it to another clock."""
+    """Collectives or calls that tie it to another clock."""
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks of a run's ranks."""
+    """The clocks of a run, or of traces."""
 
     clocks: list[Clock]
     """The reference first."""
     of_rank: dict[int, int]
-    """Rank -> index into `clocks`."""
+    """Rank -> index into `clocks`; of a run."""
+    of_resource: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Index of the resource -> index into `clocks`; -1 for those that were not looked at."""
+    corrected: bool = False
+    """Whether the times at hand are those that `correct` returned: there is nothing left to shift."""
 
     def shift(self, rank: IntArray) -> IntArray:
         """Return what to take from times of ``rank`` (an array) to compare them with the reference's."""
-        offsets = [clock.offset_ns if clock.applied else 0 for clock in self.clocks]
-        return self._per_rank(rank, offsets)
+        if self.corrected:
+            return np.zeros(len(rank), np.int64)
+        return self._per_rank(rank, self._offsets)
 
     def error(self, rank: IntArray) -> IntArray:
         """Return by how much shifted times of ``rank`` may be off."""
@@ -70,110 +104,160 @@ class Clocks:
         errors = sorted((clock.error_ns or 0 for clock in self.clocks), reverse=True)
         return sum(errors[:2])
 
+    @property
+    def applied(self) -> bool:
+        """Whether any clock is shifted."""
+        return any(clock.applied for clock in self.clocks)
+
+    def of_resource_ns(self, resource: int) -> int:
+        """Return what is taken from the times of spans with this resource."""
+        number = int(self.of_resource[resource]) if resource < len(self.of_resource) else -1
+        return self._offsets[number] if number >= 0 else 0
+
+    def correct(self, spans: SpanColumns) -> SpanColumns:
+        """Return ``spans`` with the times that the reference showed; the same object if none differs."""
+        if not self.applied:
+            return spans
+        taken = np.array([self.of_resource_ns(ix) for ix in range(len(spans.resources))], np.int64)
+        shift = np.where(spans.possible, taken[spans.resource_ix], 0)
+        return replace(spans, start=spans.start - shift, end=spans.end - shift)
+
+    @property
+    def _offsets(self) -> list[int]:
+        return [clock.offset_ns if clock.applied else 0 for clock in self.clocks]
+
     def _per_rank(self, rank: IntArray, values: list[int]) -> IntArray:
         ranks, place = np.unique(rank, return_inverse=True)
         found: IntArray = np.array([values[self.of_rank[one]] for one in ranks.tolist()], np.int64)[place]
         return found
 
 
-def tie_clocks(
-    run: Run, ranks: Sequence[int], rank: IntArray, issue: IntArray, end: IntArray, key: IntArray
+def clocks_of_run(
+    spans: SpanColumns, ixs: IntArray, ranks: Sequence[int], rule: ClockRule | None = None
 ) -> Clocks:
-    """Return the clocks of ``ranks``, tied by collectives of equals with a known end: an element a member."""
-    of_rank, hosts = _of_ranks(run, ranks)
-    clocks = [Clock(host, 0, None, False, 0) for host in hosts]
+    """Return the clocks of ``ranks`` of a run, whose spans are ``ixs``; the lowest has the reference."""
+    named = _Named(spans, ixs)
+    first: dict[int, int] = {}
+    for resource in named.resources:
+        first.setdefault(_rank(spans.resources[resource]), resource)
+    of_rank = {rank: named.number(first.get(rank)) for rank in ranks}
+    return replace(_tied(named, rule or ClockRule()), of_rank=of_rank)
+
+
+def clocks_of_traces(spans: SpanColumns, rule: ClockRule | None = None) -> Clocks:
+    """Return the clocks of all ``spans``; that of most roots is the reference."""
+    named = _Named(spans, np.flatnonzero(spans.possible))
+    roots = spans.resource_ix[(spans.parent_ix < 0) & spans.possible]
+    counted = np.bincount(roots, minlength=len(spans.resources))
+    of_key: dict[str, int] = {}
+    for resource in named.resources:
+        key = clock_key(spans.resources[resource])[0]
+        of_key[key] = of_key.get(key, 0) + int(counted[resource])
+    for resource in sorted(named.resources, key=lambda ix: -of_key[clock_key(spans.resources[ix])[0]]):
+        named.number(resource)
+    return _tied(named, rule or ClockRule())
+
+
+def clock_key(resource: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (what tells the clock from others, the name of its host) of a resource."""
+    host = str(resource.get("host.name") or "")
+    boot = resource.get(semconv.CLOCK_ID)
+    if isinstance(boot, str) and boot:
+        return boot, host or boot
+    for name in _HOST:
+        machine = resource.get(name)
+        if isinstance(machine, str) and machine:
+            return f"{name}={machine}", host or machine
+    service = str(resource.get("service.name") or "")
+    instance = str(resource.get("service.instance.id") or "")
+    return f"service={service}/{instance}", service
+
+
+class _Named:
+    """The clocks of some spans, numbered in the order in which they are asked for."""
+
+    def __init__(self, spans: SpanColumns, ixs: IntArray) -> None:
+        self.spans, self.ixs = spans, ixs
+        self.resources: list[int] = np.unique(spans.resource_ix[ixs]).tolist()
+        self.keys: dict[str, int] = {}
+        self.hosts: list[str] = []
+        self.of_resource: IntArray = np.full(len(spans.resources), -1, np.int64)
+
+    def number(self, resource: int | None) -> int:
+        """Return the number of the clock of ``resource``; of None that of those of which nothing is known."""
+        key, host = clock_key(self.spans.resources[resource]) if resource is not None else ("", "")
+        if key not in self.keys:
+            self.keys[key] = len(self.hosts)
+            self.hosts.append(host)
+        if resource is not None:
+            self.of_resource[resource] = self.keys[key]
+        return self.keys[key]
+
+
+def _tied(named: _Named, rule: ClockRule) -> Clocks:
+    for resource in named.resources:
+        named.number(resource)
+    clocks = [Clock(host, 0, None, False, 0) for host in named.hosts]
     if clocks:
         clocks[0] = replace(clocks[0], error_ns=0)
-    if len(hosts) < 2:
-        return Clocks(clocks, of_rank)
-    meetings = _Meetings.of(np.array([of_rank[one] for one in rank.tolist()], np.int64), issue, end, key)
-    reached, found = {0}, True
-    while found:  # first those that meet the reference, then those that meet one of these, ...
-        found = False
-        for number in sorted(set(range(len(hosts))) - reached):
-            tied = meetings.tie(number, {one: clocks[one] for one in sorted(reached)})
-            if tied is not None:
-                clocks[number] = replace(tied, host=hosts[number])
-                reached.add(number)
-                found = True
-    return Clocks(clocks, of_rank)
+    if len(clocks) > 1:
+        clocks = _reach(clocks, _Ties(named.spans, named.ixs, named.of_resource), rule)
+    return Clocks(clocks, {}, named.of_resource)
 
 
-def _of_ranks(run: Run, ranks: Sequence[int]) -> tuple[dict[int, int], list[str]]:
-    """Return (rank -> number of its clock, name of each clock's host). A clock is a host's boot."""
-    resources = run.spans.resources
-    used = [int(ix) for ix in np.unique(run.spans.resource_ix[run.span_ixs])]
-    clock_of: dict[int, tuple[str, str]] = {}
-    for ix in used:
-        said = resources[ix]
-        rank = said.get(semconv.RANK, 0)
-        if isinstance(rank, int):
-            host = str(said.get("host.name", ""))
-            clock_of.setdefault(rank, (str(said.get(semconv.CLOCK_ID, host)), host))
-    numbers: dict[str, int] = {}
-    hosts: list[str] = []
-    of_rank = {}
-    for rank in ranks:
-        clock, host = clock_of.get(rank, ("", ""))
-        if clock not in numbers:
-            numbers[clock] = len(hosts)
-            hosts.append(host or clock)
-        of_rank[rank] = numbers[clock]
-    return of_rank, hosts
+class _Ties:
+    """All that ties two of the clocks."""
+
+    def __init__(self, spans: SpanColumns, ixs: IntArray, of_resource: IntArray) -> None:
+        self._kinds = (Meetings.of_spans(spans, ixs, of_resource), Calls.of_spans(spans, ixs, of_resource))
+        self._neighbours: dict[int, set[int]] = {}
+        for kind in self._kinds:
+            for one, other in kind.neighbours():
+                self._neighbours.setdefault(one, set()).add(other)
+
+    def of(self, number: int, known: Mapping[int, Clock]) -> list[tuple[Clock, Tie]]:
+        """Return the closest tie of clock ``number`` to each of the ``known`` ones that it met."""
+        ties = []
+        for other in sorted(self._neighbours.get(number, set()) & known.keys()):
+            found = [tie for kind in self._kinds if (tie := kind.between(number, other)) is not None]
+            if found:
+                ties.append((known[other], min(found, key=lambda tie: tie.error_ns)))
+        return ties
 
 
-@dataclass(frozen=True)
-class _Meetings:
-    """Collectives between clocks: one element per collective and clock, sorted by collective."""
+def _reach(clocks: list[Clock], ties: _Ties, rule: ClockRule) -> list[Clock]:
+    """Return ``clocks`` tied to the first: those that met it, then those that met one of these, ..."""
+    clocks = list(clocks)
+    for number, clock in enumerate(clocks):
+        if number and clock.host in rule.given:
+            pairs = sum(tie.pairs for _, tie in ties.of(number, {0: clocks[0]}))
+            offset = rule.given[clock.host]
+            clocks[number] = replace(clock, offset_ns=offset, error_ns=0, applied=offset != 0, pairs=pairs)
+    while True:
+        known = {number: clock for number, clock in enumerate(clocks) if clock.error_ns is not None}
+        found = {
+            number: _tie(clocks[number], met, rule)
+            for number in range(len(clocks))
+            if number not in known and (met := ties.of(number, known))
+        }
+        if not found:
+            return clocks
+        for number, clock in found.items():
+            clocks[number] = clock
 
-    key: IntArray
-    clock: IntArray
-    first_end: IntArray
-    last_issue: IntArray
-    shortest: IntArray
-    """Shortest time that a member of the collective was in it: about that of the transfer."""
 
-    @classmethod
-    def of(cls, clock: IntArray, issue: IntArray, end: IntArray, key: IntArray) -> _Meetings:
-        order = np.lexsort((clock, key))
-        key, clock, issue, end = key[order], clock[order], issue[order], end[order]
-        new = np.ones(len(key), np.bool_)
-        new[1:] = (np.diff(key) != 0) | (np.diff(clock) != 0)
-        starts = np.flatnonzero(new)
-        if not len(starts):
-            return cls(key, clock, key, key, key)
-        numbers, place = np.unique(key, return_inverse=True)
-        shortest = np.full(len(numbers), np.iinfo(np.int64).max, np.int64)
-        np.minimum.at(shortest, place, end - issue)
-        return cls(
-            key[starts],
-            clock[starts],
-            np.minimum.reduceat(end, starts),
-            np.maximum.reduceat(issue, starts),
-            shortest[place[starts]],
-        )
+def _tie(clock: Clock, met: Sequence[tuple[Clock, Tie]], rule: ClockRule) -> Clock:
+    """Return ``clock`` as tied to the one of those that it ``met`` which it met most."""
+    reference, tie = max(met, key=lambda one: one[1].pairs)
+    offset = tie.offset_ns + (reference.offset_ns if reference.applied else 0)
+    error = tie.error_ns + (reference.error_ns or 0)
+    agree = abs(offset) <= error if reference.applied else tie.may_agree
+    if not rule.shift:
+        error += abs(offset)
+    applied = rule.shift and not agree and abs(offset) < _MOST_SHIFT_NS
+    return replace(clock, offset_ns=offset, error_ns=error, applied=applied, pairs=tie.pairs)
 
-    def tie(self, number: int, known: Mapping[int, Clock]) -> Clock | None:
-        """Return clock ``number`` as tied to that of the ``known`` ones it meets most; None for none."""
-        mine = np.flatnonzero(self.clock == number)
-        best: Clock | None = None
-        for other, clock in known.items():
-            theirs = np.flatnonzero(self.clock == other)
-            _, here, there = np.intersect1d(self.key[mine], self.key[theirs], return_indices=True)
-            if not len(here) or (best is not None and len(here) <= best.pairs):
-                continue
-            a, b = mine[here], theirs[there]
-            apart = self.first_end[a] - self.first_end[b]
-            least = int((self.last_issue[a] - self.first_end[b]).max())
-            most = int((self.first_end[a] - self.last_issue[b]).min())
-            middle = int(np.median(apart))
-            spread = _SPREAD * int(np.median(np.abs(apart - middle)))
-            if least <= most:
-                middle = min(max(middle, least), most)
-            else:
-                spread = max(spread, least - most)  # it drifts
-            error = max(spread, int(self.shortest[a].min())) + (clock.error_ns or 0)
-            offset = middle + (clock.offset_ns if clock.applied else 0)
-            agree = abs(offset) <= error and least <= 0 <= most
-            best = Clock("", offset, error, not agree, len(here))
-        return best
+
+def _rank(resource: Mapping[str, Any]) -> int:
+    rank = resource.get(semconv.RANK, 0)
+    return rank if isinstance(rank, int) and not isinstance(rank, bool) else 0

@@ -17,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.clocks import Clocks, tie_clocks
+from grademl_otel.analyzers.model.clock_ties import ONE_SIDED
+from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_run
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 BoolArray = npt.NDArray[np.bool_]
-
-ONE_SIDED: Final = frozenset({"send", "recv", "broadcast", "reduce", "gather", "scatter"})
-"""Operations that a member may leave before the last one has arrived: the root, or the sender."""
 
 _BESIDE: Final = "comm"
 """Lane of what runs beside the thread that issued it."""
@@ -118,8 +116,7 @@ def collectives_of(run: Run) -> Collectives:
     first[order[again]] = False
     ops = found.pop("ops")
     one_sided = np.array([op in ONE_SIDED for op in ops] or [False], np.bool_)[found["op"]]
-    tied = first & found["completed"] & ~one_sided
-    clocks = tie_clocks(run, every, rank[tied], issue[tied], end[tied], key[tied])
+    clocks = run.clocks or clocks_of_run(run.spans, run.span_ixs, every)
     shift = clocks.shift(rank)
     arrival = issue - shift
     present = np.bincount(key[first], minlength=len(keys))[key]

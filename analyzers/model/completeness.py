@@ -8,16 +8,19 @@ never reports. How a run ended is no defect of its data: a killed run whose tabl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Ledger, Telemetry
+from grademl_otel.analyzers.model.coverage import Coverage, Rows, coverage_of
 from grademl_otel.analyzers.model.evidence import Evidence, count_of
 from grademl_otel.analyzers.model.facts import Completeness, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
+from grademl_otel.analyzers.units import duration
 
 _NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
 _LISTED: Final = 8
@@ -58,17 +61,14 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
         parts[part.rank].append(part)
     _ranks(evidence, reasons)
     missing_windows: set[int] = set()
-    expected_steps: int | None = None
-    missing_steps = 0
+    covered: dict[int, Coverage] = {}
     for rank in evidence.ranks:
         if parts[rank] or rank in evidence.run_attributes:
-            flags = steps.flags[steps.of_rank(rank)]
-            expected, missing = _steps(evidence, rank, parts[rank], flags, reasons)
-            expected_steps = max(expected_steps or 0, expected)
-            missing_steps = max(missing_steps, missing)
+            covered[rank] = _steps(evidence, rank, parts[rank], steps, reasons)
         else:
             reasons.of_rank(rank, "no step table has arrived")
         missing_windows |= _windows(rank, parts[rank], reasons)
+    _uncovered(covered, reasons)
     _ends(evidence, reasons)
     expected_spans = _spans(evidence, reasons)
     dropped = _dropped(evidence, reasons)
@@ -83,6 +83,8 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
         reasons.add(f"a step table cannot be read: {fault}")
     for reason in _of_ledger(evidence.ledger):
         reasons.add(reason)
+    expected_steps = max((one.expected for one in covered.values()), default=None)
+    missing_steps = max((one.missing for one in covered.values()), default=0)
     costs = [_share(attributes.get(semconv.TRACER_COST)) for attributes in evidence.run_attributes.values()]
     return Completeness(
         verdict="incomplete" if reasons else "complete",
@@ -103,6 +105,7 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
         tracer_dropped=dropped,
         tracer_cost_fraction=max((cost for cost in costs if cost is not None), default=None),
         ended=evidence.ended,
+        coverage=covered,
     )
 
 
@@ -157,9 +160,11 @@ def _ranks(evidence: Evidence, reasons: Reasons) -> None:
 
 
 def _steps(
-    evidence: Evidence, rank: int, parts: Sequence[TablePart], flags: IntArray, reasons: Reasons
-) -> tuple[int, int]:
-    """Return (expected, missing) training steps of ``rank``, whose rows have ``flags``."""
+    evidence: Evidence, rank: int, parts: Sequence[TablePart], steps: StepTable, reasons: Reasons
+) -> Coverage:
+    """Return what is missing of the steps of ``rank``, whose table has the ``parts``, and say it."""
+    mine = steps.of_rank(rank)
+    flags = steps.flags[mine]
     own = evidence.run_attributes.get(rank, {})
     trained = max(count_of(own, semconv.STEPS_TOTAL), *(part.steps_so_far for part in parts), 0)
     evaluated = max(count_of(own, semconv.EVAL_STEPS_TOTAL), *(part.eval_steps_so_far for part in parts), 0)
@@ -175,7 +180,24 @@ def _steps(
     rows = max((part.rows_so_far for part in parts), default=0)
     if len(flags) < rows and max(missing.values()) <= 0:
         reasons.of_rank(rank, f"{rows - len(flags):,} of {rows:,} rows are missing")
-    return trained, max(0, missing["training"])
+    table = Rows(steps.step[mine], steps.start[mine], steps.end[mine], flags)
+    found = coverage_of(rank, table, trained, evidence.bounds[rank])
+    lost = max(count_of(own, semconv.TRACER_DROPPED), evidence.dropped.get(rank, 0))
+    marks = lost + sum(int(counts[mine].sum()) for counts in steps.count.values())
+    stopped = evidence.ledger.capped or evidence.ledger.broken is not None
+    return replace(found, marks_share=lost / marks if lost else 0.0, open_end=stopped and not own)
+
+
+def _uncovered(covered: Mapping[int, Coverage], reasons: Reasons) -> None:
+    """Say how much of the time of training is in holes."""
+    holes = {rank: one for rank, one in covered.items() if one.hole_ns}
+    if holes:
+        worst = max(holes.values(), key=lambda one: one.hole_ns)
+        whole = worst.hole_ns + worst.trained_ns
+        reasons.add(
+            f"{duration(worst.hole_ns)} of {duration(whole)} of training are not covered"
+            + (f" (rank {worst.rank}, most of {len(holes):,})" if len(covered) > 1 else "")
+        )
 
 
 def _windows(rank: int, parts: Sequence[TablePart], reasons: Reasons) -> set[int]:

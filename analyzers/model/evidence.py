@@ -42,6 +42,8 @@ class Evidence:
     orphans: int = 0
     roots: int = 0
     """Spans without a parent in the run's trace."""
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Rank -> start and end of its main lane, as far as they are known."""
 
     def note_window(self, rank: int, attributes: Mapping[str, Any]) -> None:
         """Take the running counts that a window span carries."""

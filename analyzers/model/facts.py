@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.coverage import Coverage
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ class HowEnded:
     """What it died in; of one that goes on, what ran when it was heard of last."""
     open_since_unix_ns: int | None = None
     error: str | None = None
+    silent_ns: int = 0
+    """Of one that may still go on: how long others were heard of after it."""
 
 
 @dataclass
@@ -161,6 +166,19 @@ class Completeness:
     notes: list[str] = field(default_factory=list)
     """What was measured or sent in part only by design, a line each: no defect."""
     ended: list[HowEnded] = field(default_factory=list)
+    coverage: dict[int, Coverage] = field(default_factory=dict)
+    """Rank -> how much of its training is here."""
+
+    def worst(self, ranks: Iterable[int]) -> Coverage | None:
+        """Return what is missing of the one of ``ranks`` of which most is; None where numbers can be told."""
+        found = [self.coverage[rank] for rank in ranks if rank in self.coverage]
+        worst = max(found, key=lambda one: one.share, default=None)
+        return None if worst is None or worst.trusted else worst
+
+    @property
+    def ranks_missing(self) -> int:
+        """How many ranks sent nothing, as far as the others know."""
+        return max(0, (self.ranks_expected or 0) - len(self.ranks_present))
 
 
 @dataclass(frozen=True)
@@ -214,6 +232,8 @@ class Run:
     """Where steps were recorded without all phases, by (rank, level)."""
     memory: list[DeviceMemory] = field(default_factory=list)
     """Of asynchronous devices, by (rank, device)."""
+    clocks: Clocks | None = None
+    """Those of its hosts; all times of the run are as the reference showed them."""
 
 
 @dataclass(frozen=True)
