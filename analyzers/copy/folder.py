@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.analyzers.copy.manifest import NAME, Manifest
+from grademl_otel.analyzers.copy import MANIFEST
+from grademl_otel.analyzers.copy.manifest import Manifest
 from grademl_otel.analyzers.errors import UsageError
 
 _LOCK: Final = ".pull.lock"
 _SPANS: Final = re.compile(r"spans-(\d{4,})\.parquet")
 _PART: Final = re.compile(r"\.spans-\d{4,}\.parquet\.part")
-_MANIFEST_FILES: Final = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
+_MANIFEST_FILES: Final = (MANIFEST, f"{MANIFEST}-wal", f"{MANIFEST}-shm", f"{MANIFEST}-journal")
 
 
 def spans_name(number: int) -> str:
@@ -78,7 +79,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if not (folder / NAME).exists():
+            if not (folder / MANIFEST).exists():
                 _remove_empty(folder, new)
     finally:
         lock.close()
@@ -94,7 +95,7 @@ def _remove_empty(folder: Path, new: bool) -> None:
 def _check_ours(folder: Path) -> None:
     names = {entry.name for entry in folder.iterdir()}
     strangers = sorted(name for name in names if not _is_ours(name))
-    if NAME not in names and strangers:
+    if MANIFEST not in names and strangers:
         raise UsageError(
             f"{folder}: holds {strangers[0]} and is no copy; name an empty folder or a new one with -o"
         )

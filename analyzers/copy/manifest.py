@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.copy import MANIFEST
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.base import Selection
 
-NAME: Final = "manifest.sqlite"
 SCHEMA: Final = 1
 """Of the manifest and of the files; a copy of another one is not read."""
 _BUSY_S: Final = 10.0
@@ -108,14 +108,9 @@ class Contents:
         return sum(piece.received for piece in self.pieces)
 
 
-def is_copy(path: Path) -> bool:
-    """Whether the folder ``path`` holds a copy."""
-    return (path / NAME).is_file()
-
-
 def read_contents(folder: Path) -> Contents:
     """Return what the manifest of ``folder`` says; SourceError where it is none of ours or damaged."""
-    with _explained(folder, writing=False), closing(_open_to_read(folder / NAME)) as database:
+    with _explained(folder, writing=False), closing(_open_to_read(folder / MANIFEST)) as database:
         database.execute("BEGIN")  # one moment, though a pull may be writing
         about = dict(database.execute("SELECT key, value FROM copy"))
         _check_schema(folder, about.get("schema"))
@@ -151,7 +146,7 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         with _explained(folder):
-            self._database = sqlite3.connect(folder / NAME, timeout=_BUSY_S, isolation_level=None)
+            self._database = sqlite3.connect(folder / MANIFEST, timeout=_BUSY_S, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._make_tables()
@@ -296,7 +291,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 @contextmanager
 def _explained(folder: Path, writing: bool = True) -> Iterator[None]:
     """Turn what SQLite and decoding raise into a line of ours."""
-    where = folder / NAME
+    where = folder / MANIFEST
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -316,7 +311,7 @@ def _damaged(where: Path) -> SourceError:
 
 def _check_schema(folder: Path, schema: str | None) -> None:
     if schema is None or not schema.isdigit():
-        raise _damaged(folder / NAME)
+        raise _damaged(folder / MANIFEST)
     if int(schema) > SCHEMA:
         raise SourceError(
             f"{folder}: a copy of format {schema}, made by a newer grademl; this one reads format {SCHEMA}:"

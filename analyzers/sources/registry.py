@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from grademl_otel.analyzers.copy import is_copy
 from grademl_otel.analyzers.errors import MissingExtra, NothingFound, UsageError, without_secrets
 from grademl_otel.analyzers.sources.base import Source, SourceOptions
 from grademl_otel.analyzers.sources.files import FileSource
@@ -53,25 +54,17 @@ def open_source(uri: str | None = None, options: SourceOptions | None = None) ->
     (``K=V,...``) are added to those of ``options``, which win. Raises UsageError for an address that no
     source reads and NothingFound when there is nothing to read by default; nothing is connected to yet.
     """
+    uri = address(uri)
     options = options or SourceOptions()
     from_environment = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
     if from_environment:
         options = replace(options, headers={**from_environment, **options.headers})
-    uri = uri or os.environ.get(SOURCE_VARIABLE) or None
-    if uri is None:
-        if not Path(DEFAULT_STORE).is_dir():
-            raise NothingFound(
-                f"no runs: no SOURCE was given and there is no folder ./{DEFAULT_STORE} here;"
-                " run `opentelemetry-instrument python train.py` first, or name a SOURCE (a folder, a file,"
-                " jaeger://HOST:16686)"
-            )
-        uri = DEFAULT_STORE
     match = _SCHEME.match(uri)
     if match is None:
-        return FileSource(uri, options)
+        return _of_path(uri, options)
     scheme = match.group(1).lower()
     if scheme == "file":
-        return FileSource(uri[len(match.group(0)) :], options)
+        return _of_path(uri[len(match.group(0)) :], options)
     opener = SCHEMES.get(scheme)
     if opener is None:
         known = ", ".join(f"{name}://" for name in SCHEMES if SCHEMES[name] is not _planned)
@@ -79,6 +72,28 @@ def open_source(uri: str | None = None, options: SourceOptions | None = None) ->
             f"{without_secrets(uri)}: unknown kind of SOURCE {scheme}://; known: a path, {known}"
         )
     return opener(uri, options)
+
+
+def address(uri: str | None) -> str:
+    """Return ``uri``, or the default: ``$GRADEML_SOURCE``, then ``./grademl-runs``; else NothingFound."""
+    found = uri or os.environ.get(SOURCE_VARIABLE)
+    if found:
+        return found
+    if not Path(DEFAULT_STORE).is_dir():
+        raise NothingFound(
+            f"no runs: no SOURCE was given and there is no folder ./{DEFAULT_STORE} here;"
+            " run `opentelemetry-instrument python train.py` first, or name a SOURCE (a folder, a file,"
+            " jaeger://HOST:16686)"
+        )
+    return DEFAULT_STORE
+
+
+def _of_path(path: str, options: SourceOptions) -> Source:
+    if is_copy(path):
+        from grademl_otel.analyzers.copy.source import CopySource  # brings SQLite
+
+        return CopySource(path, options)
+    return FileSource(path, options)
 
 
 def parse_headers(pairs: list[str] | tuple[str, ...], where: str = "--header") -> dict[str, str]:
