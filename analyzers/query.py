@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.selection import StepRange
+from grademl_otel.analyzers.sources.base import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Query:
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     max_spans: int | None = None
+    progress: Progress = field(default=no_progress, repr=False, compare=False)
     run: str | None = None
     """Id of a run, or its first digits; None for the latest."""
     attempt: int | None = None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import Final
@@ -57,9 +58,11 @@ def read_subject(query: Query) -> Subject:
     return Subject(telemetry, run, query)
 
 
-def open_query(query: Query) -> Source:
-    """Return the source of ``query``, not yet read."""
-    options = SourceOptions(headers=query.headers)
+def open_query(query: Query, everything: bool = False) -> Source:
+    """Return the source of ``query``, not yet read; with no bounds on how much for ``everything``."""
+    options = SourceOptions(headers=query.headers, progress=query.progress)
+    if everything:
+        options = replace(options, max_spans=sys.maxsize, max_traces=sys.maxsize)
     if query.timeout is not None:
         options = replace(options, timeout_s=query.timeout)
     if query.max_spans is not None:

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from typing import Final, NoReturn
 
-EXTRA_PACKAGES: Final = frozenset({"click", "msgspec", "networkx", "numpy", "requests", "rich", "urllib3"})
+EXTRA_PACKAGES: Final = frozenset(
+    {"click", "msgspec", "networkx", "numpy", "pyarrow", "requests", "rich", "urllib3", "zstandard"}
+)
 """Import names that the extra `analyzer` brings."""
 
 
@@ -22,7 +26,13 @@ def main() -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == 130:
+        # Threads that wait for a server would hold the end; a closed standard stream is no reason to stay.
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:

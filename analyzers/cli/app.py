@@ -8,23 +8,26 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import click
 
 from grademl_otel.analyzers import errors
 from grademl_otel.analyzers.cli import missing_package
 from grademl_otel.analyzers.cli.commands import grademl
+from grademl_otel.analyzers.cli.interrupts import interruptible
 from grademl_otel.analyzers.cli.output import Outcome, deliver
+from grademl_otel.analyzers.cli.progress import ProgressLine
 
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code (docs/commands.md); one line on stderr for each failure."""
     debug = "--debug" in argv
     try:
-        result = grademl.main(args=list(argv), prog_name="grademl", standalone_mode=False)
-        if isinstance(result, Outcome):
-            deliver(result)
+        with interruptible():
+            result = _answer(argv)
+            if isinstance(result, Outcome):
+                deliver(result)
         sys.stdout.flush()
         return result if isinstance(result, int) else errors.EXIT_OK
     except (click.Abort, KeyboardInterrupt):
@@ -44,6 +47,11 @@ def run(argv: Sequence[str]) -> int:
         return _quiet()
     except Exception as error:
         return _bug(error, debug)
+
+
+def _answer(argv: Sequence[str]) -> object:
+    with closing(ProgressLine()) as progress:
+        return grademl.main(args=list(argv), prog_name="grademl", standalone_mode=False, obj=progress)
 
 
 def _fail(line: str, code: int, debug: bool) -> int:

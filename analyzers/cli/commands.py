@@ -10,6 +10,7 @@ import click
 
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer
+from grademl_otel.analyzers.cli.copying import pull
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
     Style,
@@ -110,6 +111,7 @@ def critical_path(**options: Any) -> Outcome:
 
 
 grademl.add_alias("path", "critical-path")
+grademl.add_command(pull)
 
 
 def _outcome(answer: Answer[Any], style: Style, by: str | None = None) -> Outcome:

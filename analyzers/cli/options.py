@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from grademl_otel.analyzers.cli import parse
+from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.sources.base import no_progress
 from grademl_otel.analyzers.sources.registry import parse_headers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -23,6 +25,8 @@ _SOURCE: Final = (
                  help="HTTP header to send to the source; repeatable. Also $GRADEML_HEADERS."),
     click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
                  help="Seconds to wait for a server's answer."),
+)  # fmt: skip
+_BOUND: Final = (
     click.option("--max-spans", type=click.IntRange(min=1), metavar="N", help="Read at most about N spans."),
 )  # fmt: skip
 _TIME: Final = (
@@ -34,11 +38,13 @@ _TIME: Final = (
     click.option("--to", "end", type=parse.Parsed("TIME", parse.time_ns), metavar="T",
                  help="Only what began before T."),
 )  # fmt: skip
-_SELECTION: Final = (
+_WHICH: Final = (
     click.option("--run", metavar="ID|latest", help="Run to analyze: its id or the first digits of it."),
     click.option("--attempt", metavar="N|last", help="Attempt of the run; the last by default."),
     click.option("--trace", "traces", multiple=True, metavar="ID", help="Analyze this trace; repeatable."),
     click.option("--operation", metavar="O", help="Only traces with this operation."),
+)  # fmt: skip
+_PART: Final = (
     click.option("--ranks", type=parse.Parsed("RANKS", parse.ranks), metavar="0-3,7",
                  help="Only these ranks."),
     click.option("--steps", type=parse.Parsed("STEPS", parse.steps), metavar="100:200|last:500|all",
@@ -46,16 +52,23 @@ _SELECTION: Final = (
     click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", OverlapTolerance.parse),
                  metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
 )  # fmt: skip
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
+_DEBUG: Final = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 _COMMON: Final = (
     click.option("-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."),
     click.option("--no-color", is_flag=True, help="No colours. Also $NO_COLOR."),
     click.option("--strict", is_flag=True, help="Exit with 4 when the data are incomplete."),
-    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+    _DEBUG,
 )
 
 
 def source_options(command: Command) -> Command:
     """Add SOURCE and how to read it."""
+    return _apply((*_SOURCE, *_BOUND), command)
+
+
+def copied_source_options(command: Command) -> Command:
+    """Add SOURCE and how to reach it, without a bound: a copy is of everything."""
     return _apply(_SOURCE, command)
 
 
@@ -66,7 +79,12 @@ def time_options(command: Command) -> Command:
 
 def selection_options(command: Command) -> Command:
     """Add the choice of a run, an attempt, traces, ranks and steps."""
-    return _apply(_SELECTION, command)
+    return _apply((*_WHICH, *_PART), command)
+
+
+def which_options(command: Command) -> Command:
+    """Add the choice of a run, an attempt and traces, not of a part of one."""
+    return _apply(_WHICH, command)
 
 
 def output_options(*formats: str) -> Callable[[Command], Command]:
@@ -77,12 +95,19 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
             click.option(
                 "-f", "--format", "format_", type=click.Choice(formats), help="Format of the answer."
             ),
-            click.option("--json", "as_json", is_flag=True, help="The same as -f json."),
+            _JSON,
             *_COMMON,
         )
         return _apply(shared, command)
 
     return decorate
+
+
+def plain_output_options(command: Command) -> Command:
+    """Add the choice of text or JSON for a command whose answer is what it did."""
+    formats = click.option("-f", "--format", "format_", type=click.Choice(("text", "json")),
+                           help="Format of the answer.")  # fmt: skip
+    return _apply((formats, _JSON, _DEBUG), command)
 
 
 def _apply(decorators: Sequence[Callable[[Command], Command]], command: Command) -> Command:
@@ -109,7 +134,12 @@ def take_style(options: dict[str, Any]) -> Style:
             raise UsageError(f"--json and -f {chosen} contradict each other; give one of them")
         chosen = "json"
     options.pop("debug")
-    return Style(chosen or "text", options.pop("output"), options.pop("no_color"), options.pop("strict"))
+    return Style(
+        chosen or "text",
+        options.pop("output", None),
+        options.pop("no_color", False),
+        options.pop("strict", False),
+    )
 
 
 def take_query(options: dict[str, Any]) -> Query:
@@ -121,6 +151,7 @@ def take_query(options: dict[str, Any]) -> Query:
         run=None if run == "latest" else run,
         attempt=_attempt(attempt),
         headers=parse_headers(options.pop("headers")),
+        progress=click.get_current_context().find_object(ProgressLine) or no_progress,
         **options,
     )
 
