@@ -167,6 +167,9 @@ class Ledger:
     unreadable_lines: int = 0
     partial_traces: list[str] = field(default_factory=list)
     """Trace ids (hex) that the server said, or the caps prove, were cut."""
+    near_cap: list[str] = field(default_factory=list)
+    """One line each: traces whose size is that at which their server cuts them silently. Counts that the run
+    tells of itself are better evidence, where there are any."""
     capped: bool = False
     """Whether reading stopped, or detail was left out, at the bound on the number of spans."""
     broken: str | None = None

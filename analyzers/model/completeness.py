@@ -83,6 +83,8 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
         reasons.add(f"a step table cannot be read: {fault}")
     for reason in _of_ledger(evidence.ledger):
         reasons.add(reason)
+    for reason in evidence.ledger.near_cap if reasons else ():  # the counts above tell better
+        reasons.add(reason)
     expected_steps = max((one.expected for one in covered.values()), default=None)
     missing_steps = max((one.missing for one in covered.values()), default=0)
     costs = [_share(attributes.get(semconv.TRACER_COST)) for attributes in evidence.run_attributes.values()]
@@ -124,7 +126,7 @@ def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Complete
     several = int(np.count_nonzero(per_trace > 1))
     if several:
         reasons.append(f"{several:,} traces have several roots")
-    reasons += _of_ledger(ledger)
+    reasons += [*_of_ledger(ledger), *ledger.near_cap]
     return Completeness(
         verdict="incomplete" if reasons else "unverifiable",
         reasons=reasons,
@@ -185,7 +187,12 @@ def _steps(
     lost = max(count_of(own, semconv.TRACER_DROPPED), evidence.dropped.get(rank, 0))
     marks = lost + sum(int(counts[mine].sum()) for counts in steps.count.values())
     stopped = evidence.ledger.capped or evidence.ledger.broken is not None
-    return replace(found, marks_share=lost / marks if lost else 0.0, open_end=stopped and not own)
+    return replace(
+        found,
+        marks_share=lost / marks if lost else 0.0,
+        evaluation_missing=max(0, missing["evaluation"]),
+        open_end=stopped and not own,
+    )
 
 
 def _uncovered(covered: Mapping[int, Coverage], reasons: Reasons) -> None:

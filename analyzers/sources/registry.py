@@ -30,6 +30,14 @@ def _jaeger(uri: str, options: SourceOptions) -> Source:
     return open_jaeger(uri, options)
 
 
+def _tempo(uri: str, options: SourceOptions) -> Source:
+    try:
+        from grademl_otel.analyzers.sources.servers.tempo import open_tempo
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "a package") from None
+    return open_tempo(uri, options)
+
+
 def _planned(uri: str, options: SourceOptions) -> Source:
     scheme = uri.partition(":")[0].lower()
     raise UsageError(
@@ -41,7 +49,8 @@ SCHEMES: Final[dict[str, Callable[[str, SourceOptions], Source]]] = {
     "jaeger": _jaeger,
     "http": _jaeger,
     "https": _jaeger,
-    "tempo": _planned,
+    "tempo": _tempo,
+    "tempos": _tempo,
     "jaeger+grpc": _planned,
 }
 """Scheme -> opener; a further back end is one more entry."""

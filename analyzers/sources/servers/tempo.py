@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running Tempo as a source."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from grademl_otel.analyzers.errors import UsageError, without_secrets
+from grademl_otel.analyzers.model.columns import Ledger, Telemetry
+from grademl_otel.analyzers.model.run import list_runs
+from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
+from grademl_otel.analyzers.sources.narrow import narrow
+from grademl_otel.analyzers.sources.servers.http_client import HttpClient
+from grademl_otel.analyzers.sources.servers.tempo_api import ADVICE, TENANT_HEADER, TempoApi
+from grademl_otel.analyzers.sources.servers.tempo_pieces import pieces_of_found, pieces_of_ids, pieces_of_run
+from grademl_otel.analyzers.sources.servers.tempo_probe import probe
+from grademl_otel.analyzers.sources.servers.tempo_reader import LOOKBACKS_NS, TempoReader
+
+_PORT: Final = 3200
+_TRACE: Final = re.compile(r"(?P<base>.*?)/api/(?:v2/)?traces/(?P<id>[0-9A-Fa-f]{1,32})/?")
+_RUNS: Final = 100
+"""Runs that are listed: each is a trace to fetch."""
+
+
+def open_tempo(uri: str, options: SourceOptions) -> TempoSource:
+    """Return the source of ``tempo[s]://host[:port][/prefix]``, ``http[s]://...`` or a trace's address."""
+    shown = without_secrets(uri)
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"{shown}: no host and port in it; write tempo://host:{_PORT}") from None
+    if parts.username or parts.password:
+        raise UsageError(f"{shown}: no secrets in addresses; pass --header Authorization=... instead")
+    if not parts.hostname:
+        raise UsageError(f"{shown}: no host in it; write tempo://host:{_PORT}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    scheme = parts.scheme.lower()
+    if scheme in ("tempo", "tempos"):
+        port = port or _PORT
+        scheme = "https" if scheme == "tempos" else "http"
+    pasted = _TRACE.fullmatch(parts.path)
+    prefix = pasted["base"] if pasted else parts.path.rstrip("/")
+    trace_ids = (int(pasted["id"], 16),) if pasted else ()
+    return TempoSource(f"{scheme}://{host}" + (f":{port}" if port else "") + prefix, trace_ids, options)
+
+
+@dataclass(frozen=True)
+class TempoSource:
+    """A Tempo at ``base``; ``trace_ids`` are those of a pasted trace address."""
+
+    base: str
+    trace_ids: tuple[int, ...]
+    options: SourceOptions
+
+    @property
+    def uri(self) -> str:
+        return re.sub(r"^http", "tempo", self.base)
+
+    def list(self) -> Listing:
+        reader = self._reader()
+        now = time.time_ns()
+        reader.search_runs(None, now - LOOKBACKS_NS[-1], now + LOOKBACKS_NS[0], _RUNS)
+        telemetry = reader.telemetry()
+        runs = list_runs(telemetry)
+        ours = {run.service for run in runs}
+        others = [name for name in reader.api.latest_services() if name not in ours]
+        return Listing(runs, others, telemetry.ledger.warnings)
+
+    def read(self, selection: Selection) -> Telemetry:
+        reader = self._reader()
+        trace_ids = selection.trace_ids or self.trace_ids
+        if trace_ids:
+            return reader.read_traces(trace_ids)
+        if run := self._run(reader, selection):
+            return reader.read_run(*run)
+        found = reader.find_foreign(selection, self._choice(reader, selection), self.options.max_traces)
+        telemetry = reader.read_found(found)
+        return replace(telemetry, spans=narrow(telemetry.spans, replace(selection, run=None)))
+
+    def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
+        reader = self._reader(ledger)
+        trace_ids = selection.trace_ids or self.trace_ids
+        if trace_ids:
+            return pieces_of_ids(reader, trace_ids)
+        if run := self._run(reader, selection):
+            return pieces_of_run(reader, *run)
+        return pieces_of_found(reader, reader.find_foreign(selection, self._choice(reader, selection), None))
+
+    def probe(self) -> Probe:
+        return probe(self.uri, self._api(), self.options)
+
+    def _api(self) -> TempoApi:
+        return TempoApi(HttpClient(f"tempo {self.base}", self.base, ADVICE, self.options, TENANT_HEADER))
+
+    def _reader(self, ledger: Ledger | None = None) -> TempoReader:
+        api = self._api()
+        api.greet()
+        return TempoReader(self.uri, api, self.options, ledger)
+
+    def _choice(self, reader: TempoReader, selection: Selection) -> Sequence[str]:
+        """Return the services to choose from where none is named."""
+        return reader.api.latest_services() if selection.service is None else ()
+
+    def _run(self, reader: TempoReader, selection: Selection) -> tuple[str, int] | None:
+        """Return the run that is asked for; None when traces are, or there is none."""
+        if selection.operation is not None or selection.attributes:
+            return None
+        return reader.find_run(selection)

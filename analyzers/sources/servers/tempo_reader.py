@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One reading of a Tempo: runs of ours by derived trace ids, traces of others by search, then by id."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.model.columns import Ledger, Telemetry
+from grademl_otel.analyzers.model.run import RunSummary, list_runs
+from grademl_otel.analyzers.sources.base import Selection, SourceOptions
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
+from grademl_otel.analyzers.sources.formats.documents import read_document
+from grademl_otel.analyzers.sources.formats.otlp_proto import read_traces
+from grademl_otel.analyzers.sources.servers.refusals import TooLarge
+from grademl_otel.analyzers.sources.servers.run_plan import DetailedSteps, RunPlan
+from grademl_otel.analyzers.sources.servers.tempo_api import TempoApi
+from grademl_otel.analyzers.sources.servers.tempo_caps import Losses
+from grademl_otel.analyzers.sources.servers.tempo_query import Wanted
+from grademl_otel.analyzers.sources.servers.tempo_search import Search
+from grademl_otel.analyzers.sources.servers.tempo_wire import Envelope, Found
+
+_CONNECTIONS: Final = 2
+"""Tempo gives traces no faster to more, and refuses requests beyond its queue."""
+_FULL_ID: Final = re.compile(r"[0-9a-f]{32}")
+_HEX: Final = re.compile(r"[0-9a-f]+")
+
+_S: Final = 1_000_000_000
+_DAY: Final = 24 * 3600 * _S
+LOOKBACKS_NS: Final = (3600 * _S, _DAY, 30 * _DAY)
+_AHEAD_NS: Final = 3600 * _S
+"""Clocks of hosts differ: what lies a little in the future counts as now."""
+_OURS: Final = ((semconv.LANE, "main"),)
+"""An attribute of every run span of ours; other programs have operations called run, too."""
+_LIVE_NS: Final = 2 * 3600 * _S
+_LIVE_WINDOWS: Final = 20
+_CANDIDATES: Final = 20
+_ATTEMPTS_WITHOUT_A_TRACE: Final = 2
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A trace that the server has and cannot give."""
+
+    why: str
+
+
+class TempoReader:
+    """What was read of one Tempo so far, for one answer."""
+
+    def __init__(self, uri: str, api: TempoApi, options: SourceOptions, ledger: Ledger | None = None) -> None:
+        self.api = api
+        self.kept: dict[int, Envelope] | None = None
+        """Where traces stay as they came, too; None for nowhere."""
+        self._options = options
+        self._uri = uri
+        self._name = api.name
+        self._ledger = Ledger() if ledger is None else ledger
+        self._restart()
+
+    def _restart(self) -> None:
+        """Forget what was read: it was to find out what to read."""
+        self._builder = SpanBuilder(self._options.max_spans)
+        self._losses = Losses()
+        self._have: set[int] = set()
+
+    # --- What was read ---
+
+    def telemetry(self) -> Telemetry:
+        """Return all that was read, and what is known to be missing."""
+        if self._builder.full and not self._ledger.capped:
+            self._ledger.capped = True
+            self._ledger.warnings.append(
+                f"{self._name}: more spans not fetched beyond {self._options.max_spans:,}; see --max-spans"
+            )
+        spans = self._builder.finish(self._ledger)
+        self._losses.tell(self._ledger, spans)
+        return Telemetry(self._uri, spans, self._ledger)
+
+    def so_far(self) -> Telemetry:
+        """What is known while reading goes on; its counts are not the ledger's."""
+        return Telemetry(self._uri, self._builder.finish(Ledger()), Ledger())
+
+    @contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        """Keep what was read when the server fails midway, and say so; raise when there is nothing yet."""
+        try:
+            yield
+        except SourceError as error:
+            if not len(self._builder):
+                raise
+            self._ledger.broken = str(error)
+
+    # --- Traces by id ---
+
+    def fetch(self, traces: Iterable[int], expected: dict[int, int | None] | None = None) -> list[int]:
+        """Read traces in the order given, until the builder is full; return those that are not there."""
+        missing: list[int] = []
+        wanted = [trace for trace in dict.fromkeys(traces) if trace not in self._have]
+        waiting, done = iter(wanted), 0
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            while not self._builder.full and (some := list(islice(waiting, 2 * _CONNECTIONS))):
+                for trace, answer in zip(some, pool.map(self._ask, some), strict=True):
+                    if answer is None:
+                        missing.append(trace)
+                    elif isinstance(answer, _Refused):
+                        self._losses.refused(trace, answer.why)
+                    elif not self._builder.full:
+                        self._take(trace, answer, (expected or {}).get(trace))
+                done += len(some)
+                self._options.progress("traces", done, len(wanted))
+        return missing
+
+    def _ask(self, trace: int) -> Envelope | _Refused | None:
+        try:
+            return self.api.trace(trace)
+        except TooLarge as error:
+            return _Refused(str(error))
+
+    def _take(self, trace: int, answer: Envelope, expected: int | None) -> None:
+        before = len(self._builder)
+        read_envelope(answer, self._builder, self._ledger, self._name)
+        self._have.add(trace)
+        if self.kept is not None:
+            self.kept[trace] = answer
+        if not self._builder.full:
+            self._losses.note(trace, answer, len(self._builder) - before, expected)
+
+    def read_traces(self, traces: Iterable[int]) -> Telemetry:
+        """Read traces by id; NothingFound when none of them is there."""
+        wanted = list(dict.fromkeys(traces))
+        missing: list[int] = []
+        with self._broken_off():
+            missing = self.fetch(wanted)
+        for trace in missing:
+            self._losses.absent(trace)
+        telemetry = self.telemetry()
+        if not len(self._builder):
+            refused = telemetry.ledger.warnings[:1] if len(missing) < len(wanted) else []
+            if refused:
+                raise SourceError(f"{self._name}: {refused[0]}")
+            listed = ", ".join(f"{trace:032x}" for trace in wanted[:3])
+            raise NothingFound(
+                f"{self._name}: no trace {listed}; is it the right server and tenant, and is it kept there?"
+            )
+        return telemetry
+
+    # --- Runs of ours ---
+
+    def find_run(self, selection: Selection) -> tuple[str, int] | None:
+        """Return (run id, attempt) of the run that is asked for, or None when there is no run of ours.
+
+        A full run id needs no search: the ids of its traces follow from it. NothingFound when a run is named
+        that is not there.
+        """
+        prefix = selection.run_id.lower() if selection.run_id else None
+        if prefix and _FULL_ID.fullmatch(prefix):
+            attempt = self._last_attempt(prefix, selection.attempt)
+            if attempt is not None:
+                return prefix, attempt
+        now = time.time_ns() + _AHEAD_NS
+        until = min(now, selection.end) if selection.end is not None else now
+        # A run that reaches into the time asked for may have begun long before it.
+        since = min(until, now - _AHEAD_NS if selection.start is None else selection.start)
+        for back in LOOKBACKS_NS:
+            self.search_runs(selection.service, since - back, until, _CANDIDATES, prefix)
+            found = [run for run in list_runs(self.so_far()) if _wanted(run, prefix, selection)]
+            if found:
+                if prefix and len({run.run_id for run in found}) > 1:
+                    raise UsageError(f"{self._name}: several runs begin with {prefix}; give more of the id")
+                latest = found[0].run_id
+                return latest, max(run.attempt for run in found if run.run_id == latest)
+        if prefix:
+            raise NothingFound(f"{self._name}: no run {prefix}; see `grademl runs`")
+        return None
+
+    def _last_attempt(self, run_id: str, asked: int | None) -> int | None:
+        if asked is not None:
+            return asked if self._has_run(run_id, asked) else None
+        last, attempt = None, 0
+        while attempt - (last if last is not None else -1) <= _ATTEMPTS_WITHOUT_A_TRACE:
+            if self._has_run(run_id, attempt):
+                last = attempt
+            attempt += 1
+        return last
+
+    def _has_run(self, run_id: str, attempt: int) -> bool:
+        """The run's own trace arrives when it ends (or with its first checkpoint), its windows before."""
+        kinds = (semconv.TRACE_RUN, semconv.TRACE_WINDOW)
+        ids = [semconv.trace_id(run_id, attempt, kind) for kind in kinds]
+        return any(self._ask(trace) is not None for trace in ids)
+
+    def search_runs(
+        self, service: str | None, start: int, end: int, count: int, prefix: str | None = None
+    ) -> None:
+        """Read the newest ``count`` run traces of ``[start, end]``, and a few windows of runs that go on."""
+        prefix = prefix if prefix and _HEX.fullmatch(prefix) else None
+        ended = Wanted(service, semconv.RUN, _OURS, prefix)
+        live = Wanted(service, semconv.WINDOW, (), prefix)
+        found = [*self.search(ended, start, end, count)]
+        found += self.search(live, max(start, end - _LIVE_NS), end, _LIVE_WINDOWS)
+        self.fetch([one.trace for one in found])
+
+    def search(self, wanted: Wanted, start: int, end: int, count: int | None) -> list[Found]:
+        """Return the newest ``count`` traces, or all, in Unix ns; what is to be said goes to the ledger."""
+        search = Search(self.api, wanted, start, end, time.time_ns())
+        found = search.all() if count is None else search.newest(count)
+        self._ledger.warnings += [f"{self._name}: {line}" for line in search.warnings]
+        return found
+
+    def read_run(self, run_id: str, attempt: int) -> Telemetry:
+        """Read one attempt by the derived ids of its traces: the run, its windows, the steps with detail."""
+        with self._broken_off():
+            steps = self.read_tables(run_id, attempt)
+            for trace in self.fetch(steps.certain):
+                self._losses.absent(trace)
+            self.fetch(steps.guessed)
+        if not len(self._builder):
+            raise NothingFound(f"{self._name}: no span of run {run_id}, attempt {attempt}")
+        return self.telemetry()
+
+    def read_tables(self, run_id: str, attempt: int) -> DetailedSteps:
+        """Read the run's trace and its windows, nothing else; return the steps whose traces belong to it."""
+        self._restart()
+        plan = RunPlan(run_id, attempt)
+        self.fetch([plan.run_trace()])
+        plan.learn(self.so_far())
+        while not self._builder.full and (wanted := plan.next_windows()):
+            self.fetch([*wanted, *plan.further_run_traces()])
+            plan.learn(self.so_far())
+        return plan.detailed_steps(self.so_far())
+
+    # --- Traces of others ---
+
+    def find_foreign(self, selection: Selection, services: Sequence[str], limit: int | None) -> list[Found]:
+        """Return the latest ``limit`` traces that match, or all; NothingFound when there are none."""
+        service = selection.service
+        if service is None and len(services) == 1:
+            service = services[0]
+        if service is None and selection.operation is None and not selection.attributes:
+            known = ", ".join(services[:8]) or "none"
+            raise NothingFound(
+                f"{self._name}: no run of ours in the last 30 days; choose other traces with"
+                f" --service (there: {known})"
+            )
+        wanted = Wanted(service, selection.operation, selection.attributes)
+        until = selection.end if selection.end is not None else time.time_ns() + _AHEAD_NS
+        latest = min(until, time.time_ns())
+        starts = [latest - back for back in LOOKBACKS_NS] if selection.start is None else [selection.start]
+        for start in starts:
+            if found := self.search(wanted, start, until, limit):
+                if limit is not None and len(found) >= limit:
+                    self._ledger.warnings.append(
+                        f"{self._name}: read the latest {limit:,} traces; there may be more: narrow the time"
+                    )
+                return found
+        what = " with ".join(f"{part}" for part in (service, selection.operation) if part) or "such a span"
+        raise NothingFound(
+            f"{self._name}: no trace of {what} in that time; widen it with --since or --from"
+            " (a search finds nothing of the last 30 s)"
+        )
+
+    def read_found(self, found: Sequence[Found]) -> Telemetry:
+        """Read traces that a search found, and compare them with what it counted."""
+        self._restart()
+        with self._broken_off():
+            expected = {one.trace: one.spans for one in found}
+            for trace in self.fetch(expected, expected):
+                self._losses.absent(trace)
+        return self.telemetry()
+
+
+def read_envelope(answer: Envelope, builder: SpanBuilder, ledger: Ledger, name: str) -> None:
+    """Add the spans of a trace; raises SourceError."""
+    try:
+        with gc_paused():
+            if answer.protobuf:
+                read_traces(answer.body, builder, ledger)
+            else:
+                read_document(answer.body, builder)
+    except Unreadable as fault:
+        raise SourceError(f"{name}: a trace that cannot be read: {fault}") from None
+
+
+def _wanted(run: RunSummary, prefix: str | None, selection: Selection) -> bool:
+    return (
+        (prefix is None or run.run_id.lower().startswith(prefix))
+        and selection.attempt in (None, run.attempt)
+        and (selection.start is None or run.end >= selection.start)
+    )
