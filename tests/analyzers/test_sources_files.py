@@ -89,6 +89,7 @@ def test_what_the_collector_writes() -> None:
         "bin": b"\x00\x01\xff",
         "arr": [1],
         "nil": None,
+        "otel.status_description": "boom",
     }
     assert type(attributes["whole"]) is float
     assert type(attributes["flag"]) is bool
@@ -447,10 +448,9 @@ def test_errors_know_their_exit_codes(tmp_path: Path) -> None:
     with pytest.raises(GrademlError, match=r"no file matches") as caught:
         read(tmp_path / "*.jsonl")
     assert caught.value.exit_code == 5
-    for uri in ("zipkin://x", "tempo://host", "jaeger+grpc://host"):
-        with pytest.raises(GrademlError, match=r"unknown|not supported") as caught:
-            open_source(uri)
-        assert caught.value.exit_code == 2
+    with pytest.raises(GrademlError, match="unknown") as caught:
+        open_source("zipkin://x")
+    assert caught.value.exit_code == 2
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ def test_a_cut_gzip_file_gives_what_is_in_it(tmp_path: Path) -> None:
     raw = simulate(Training(steps_per_epoch=200)).otlp_lines()
     telemetry = read_bytes(tmp_path, gzip.compress(raw)[:-2000])
     assert len(telemetry.spans) > 0
-    assert "broke off" in telemetry.ledger.warnings[0]
+    assert "end in the middle" in str(telemetry.ledger.broken)
 
 
 def test_lines_sent_twice_count_as_duplicates_only(sim: Simulated, tmp_path: Path) -> None:

@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats.decoding import (
+from grademl_otel.analyzers.sources.formats import vectors
+from grademl_otel.analyzers.sources.formats.decoding import Unreadable
+from grademl_otel.analyzers.sources.formats.otlp_values import (
     OTLP_JSON,
-    Unreadable,
+    STATUS_DESCRIPTION,
     otlp_attributes,
-    parse_id,
-    parse_int,
+    otlp_scope,
 )
-from grademl_otel.analyzers.sources.formats.rows import Rows
 
 _EMPTY: Final = msgspec.Raw(b"[]")
+_NONE: Final = msgspec.Raw(b"")
 _Number = int | str | float | None
 
 
@@ -30,6 +37,7 @@ class _Link(msgspec.Struct, gc=False):
 
 class _Status(msgspec.Struct, gc=False):
     code: _Number = 0
+    message: str | None = None
 
 
 class _Span(msgspec.Struct, gc=False):
@@ -40,13 +48,20 @@ class _Span(msgspec.Struct, gc=False):
     kind: _Number = 0
     startTimeUnixNano: _Number = 0
     endTimeUnixNano: _Number = 0
+    flags: _Number = 0
     attributes: msgspec.Raw = _EMPTY
+    events: msgspec.Raw = _NONE
     links: list[_Link] | None = None
     status: _Status | None = None
+    droppedAttributesCount: _Number = 0
+    droppedEventsCount: _Number = 0
+    droppedLinksCount: _Number = 0
 
 
 class _ScopeSpans(msgspec.Struct, gc=False):
     spans: list[_Span] | None = None
+    scope: msgspec.Raw = _NONE
+    instrumentationLibrary: msgspec.Raw = _NONE  # before 2022
 
 
 class _Resource(msgspec.Struct, gc=False):
@@ -59,7 +74,12 @@ class _ResourceSpans(msgspec.Struct, gc=False):
     instrumentationLibrarySpans: list[_ScopeSpans] | None = None  # before 2022
 
 
-_decoder = msgspec.json.Decoder(list[_ResourceSpans])
+class _Request(msgspec.Struct, gc=False):
+    resourceSpans: list[_ResourceSpans] | None = None
+
+
+_groups = msgspec.json.Decoder(list[_ResourceSpans])
+_request = msgspec.json.Decoder(_Request)
 
 _KINDS: Final = {"INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
 _CODES: Final = {"OK": 1, "ERROR": 2}
@@ -67,72 +87,151 @@ _FIELDS: Final = {
     "resource_spans": "resourceSpans",
     "scope_spans": "scopeSpans",
     "instrumentation_library_spans": "instrumentationLibrarySpans",
+    "instrumentation_library": "instrumentationLibrary",
     "trace_id": "traceId",
     "span_id": "spanId",
     "parent_span_id": "parentSpanId",
     "start_time_unix_nano": "startTimeUnixNano",
     "end_time_unix_nano": "endTimeUnixNano",
+    "time_unix_nano": "timeUnixNano",
+    "dropped_attributes_count": "droppedAttributesCount",
+    "dropped_events_count": "droppedEventsCount",
+    "dropped_links_count": "droppedLinksCount",
 }
 
 
-def read_resource_spans(raw: bytes | msgspec.Raw, buffer: SpanBuilder) -> None:
-    """Add the spans of a ``resourceSpans`` array to ``buffer`` until it is full.
+def read_request(raw: bytes | msgspec.Raw, builder: SpanBuilder) -> bool:
+    """Add the spans of ``{"resourceSpans": [...]}``, decoded in one pass; false when it is something else.
+
+    Raises Unreadable as `read_resource_spans` does.
+    """
+    try:
+        groups = _request.decode(raw).resourceSpans
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False  # whoever looks at it next says what is wrong
+    if groups is None or not _has_ids(groups):
+        return False
+    _add(groups, builder)
+    return True
+
+
+def read_resource_spans(raw: bytes | msgspec.Raw, builder: SpanBuilder) -> None:
+    """Add the spans of a ``resourceSpans`` array to ``builder`` until it is full.
 
     Raises Unreadable when the array is not one of resource spans; spans before the fault may have been added.
     """
     try:
-        groups = _decoder.decode(raw)
+        groups = _groups.decode(raw)
         if not _has_ids(groups):
-            groups = _decoder.decode(msgspec.json.encode(_renamed(msgspec.json.decode(raw))))
+            groups = _groups.decode(msgspec.json.encode(_renamed(msgspec.json.decode(raw))))
     except msgspec.ValidationError as error:
         raise Unreadable(f"not OTLP trace data: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"not JSON: {error}") from None
-    rows = Rows(OTLP_JSON)
-    try:
-        for group in groups:
-            raw_resource = bytes(group.resource.attributes) if group.resource else b"[]"
-            resource_ix = buffer.resource(raw_resource, otlp_attributes)
-            for scope in (*(group.scopeSpans or ()), *(group.instrumentationLibrarySpans or ())):
-                for span in scope.spans or ():
-                    if len(rows) == buffer.room:
-                        return
-                    _add(span, resource_ix, rows)
-    finally:
-        buffer.add(rows.batch())
+    _add(groups, builder)
 
 
-def _add(span: _Span, resource_ix: int, rows: Rows) -> None:
-    trace, own = parse_id(span.traceId, 16), parse_id(span.spanId, 8)
-    if not trace or not own:
-        raise Unreadable("a span without an id")
-    rows.add(
-        (
-            trace,
-            own,
-            parse_id(span.parentSpanId, 8),
-            span.name or "",
-            parse_int(span.startTimeUnixNano),
-            parse_int(span.endTimeUnixNano),
-            _enum(span.kind, _KINDS),
-            _enum(span.status.code, _CODES) if span.status else 0,
-            resource_ix,
-            bytes(span.attributes),
-        )
+def _add(groups: Sequence[_ResourceSpans], builder: SpanBuilder) -> None:
+    """Add all groups as one batch: small ones, as of one span each, would cost more than their spans."""
+    spans: list[_Span] = []
+    of_groups: list[tuple[int, int, int]] = []
+    room = builder.room
+    for group in groups:
+        resource = bytes(group.resource.attributes) if group.resource else b"[]"
+        resource_ix = builder.resource(resource, otlp_attributes)
+        for scope in chain(group.scopeSpans or (), group.instrumentationLibrarySpans or ()):
+            if not scope.spans or len(spans) >= room:
+                continue
+            own = bytes(scope.scope) or bytes(scope.instrumentationLibrary)
+            scope_ix = builder.scope(own, otlp_scope) if len(own) > len(b"{}") else -1
+            of_groups.append((resource_ix, scope_ix, len(scope.spans)))
+            spans += scope.spans
+    if spans:
+        resources, scopes, counts = np.array(of_groups, np.int32).T
+        builder.add(_batch(spans, np.repeat(resources, counts), np.repeat(scopes, counts)))
+
+
+def _batch(
+    spans: Sequence[_Span], resource_ix: npt.NDArray[np.int32], scope_ix: npt.NDArray[np.int32]
+) -> SpanBatch:
+    trace_hi, trace_lo = vectors.ids([span.traceId for span in spans], 16)
+    start, end = vectors.settled(
+        vectors.times([span.startTimeUnixNano for span in spans]),
+        vectors.times([span.endTimeUnixNano for span in spans]),
     )
-    for link in span.links or ():
-        kind = otlp_attributes(bytes(link.attributes)).get(semconv.LINK_KIND, "follows")
-        rows.link(parse_id(link.traceId, 16), parse_id(link.spanId, 8), str(kind))
+    statuses = [span.status for span in spans]
+    events = [span.events for span in spans]
+    return SpanBatch(
+        trace_hi=trace_hi,
+        trace_lo=trace_lo,
+        span_id=vectors.ids([span.spanId for span in spans], 8),
+        parent_id=vectors.ids([span.parentSpanId for span in spans], 8, optional=True),
+        start=start,
+        end=end,
+        names=[span.name or "" for span in spans],
+        kind=vectors.enums([span.kind for span in spans], _KINDS),
+        status=vectors.enums([status.code if status else 0 for status in statuses], _CODES),
+        flags=vectors.flags([span.flags for span in spans]),
+        resource_ix=resource_ix,
+        scope_ix=scope_ix,
+        attributes=vectors.raw_column(
+            OTLP_JSON,
+            [
+                _with_message(span.attributes, span.status.message)
+                if span.status and span.status.message
+                else span.attributes
+                for span in spans
+            ],
+        ),
+        events=vectors.raw_column(OTLP_JSON, events) if any(event is not _NONE for event in events) else None,
+        links=_links(spans),
+        dropped=_dropped(spans),
+    )
 
 
-def _enum(value: _Number, names: dict[str, int]) -> int:
-    """Enums are integers in OTLP/JSON; names such as SPAN_KIND_SERVER (protobuf's own JSON) are taken too."""
-    if isinstance(value, str) and not value.isdigit():
-        return names.get(value.rpartition("_")[2].upper(), 0)
-    return parse_int(value)
+def _with_message(attributes: msgspec.Raw, message: str) -> bytes:
+    """Return raw attributes with the message of the status among them."""
+    own = msgspec.json.encode({"key": STATUS_DESCRIPTION, "value": {"stringValue": message}})
+    given = bytes(attributes).strip()
+    return (given[:-1] + b"," if len(given) > len(b"[]") and given.endswith(b"]") else b"[") + own + b"]"
 
 
-def _has_ids(groups: list[_ResourceSpans]) -> bool:
+def _links(spans: Sequence[_Span]) -> LinkBatch | None:
+    """Return the links of ``spans``; those that point nowhere are left out."""
+    found = [
+        (ix, link)
+        for ix, span in enumerate(spans)
+        for link in span.links or ()
+        if link.traceId and link.spanId
+    ]
+    if not found:
+        return None
+    trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16, optional=True)
+    return LinkBatch(
+        span_ix=np.array([ix for ix, _ in found], np.int64),
+        trace_hi=trace_hi,
+        trace_lo=trace_lo,
+        span_id=vectors.ids([link.spanId for _, link in found], 8, optional=True),
+        kind=[_link_kind(bytes(link.attributes)) for _, link in found],
+    )
+
+
+@lru_cache(maxsize=1024)
+def _link_kind(attributes: bytes) -> str:
+    return str(otlp_attributes(attributes).get(semconv.LINK_KIND, "follows"))
+
+
+def _dropped(spans: Sequence[_Span]) -> int:
+    counts = [
+        count
+        for span in spans
+        for count in (span.droppedAttributesCount, span.droppedEventsCount, span.droppedLinksCount)
+        if count
+    ]
+    return int(vectors.flags(counts).sum()) if counts else 0
+
+
+def _has_ids(groups: Sequence[_ResourceSpans]) -> bool:
     """Whether the field names are OTLP/JSON's own: false if there are groups but no span with an id."""
     if not groups:
         return True

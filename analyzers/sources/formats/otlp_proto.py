@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.model.raw import RawColumn
-from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.model.raw import IntArray
+from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats import otlp_messages, wire
+from grademl_otel.analyzers.sources.formats import otlp_messages, vectors, wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 
 _RESOURCE_SPANS: Final = 1
@@ -27,8 +27,6 @@ _TOGETHER: Final = 8192
 """Spans that become one batch; one group with more is a batch of its own."""
 _PARSED: Final = 8 << 20
 """Bytes of spans that are decoded at a time."""
-_MAX_TIME: Final = 2**63 - 1
-_NO_ID: Final = bytes(8)
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SPAN: Final = (
@@ -99,23 +97,30 @@ def read_traces(data: bytes | memoryview, builder: SpanBuilder, ledger: Ledger) 
 def read_resource_spans(messages: Iterable[bytes | memoryview], builder: SpanBuilder, ledger: Ledger) -> None:
     """Add the spans of ``ResourceSpans``, holding one message at a time; as `read_traces` otherwise."""
     gathered = _Gathered(builder)
-    for message in messages:
-        if builder.full:
-            return
-        resource: bytes = b""
-        scopes: list[memoryview] = []
-        view = memoryview(message)
-        for field in wire.fields(view):
-            if field.wire == wire.LENGTH and field.number == 1:
-                resource = bytes(view[field.start : field.end])
-            elif field.wire == wire.LENGTH and field.number in (2, 1000):  # 1000: before 2022
-                scopes.append(view[field.start : field.end])
-        signal = _signal(scopes)
-        if signal == "spans":
-            gathered.take(resource, scopes)
-        elif signal:
-            ledger.passed_over += 1
-    gathered.flush()
+    try:
+        for message in messages:
+            if builder.full:
+                return
+            resource, scopes = _parts(memoryview(message))
+            signal = _signal(scopes)
+            if signal == "spans":
+                gathered.take(resource, scopes)
+            elif signal:
+                ledger.passed_over += 1
+    finally:
+        gathered.flush()
+
+
+def _parts(message: memoryview) -> tuple[bytes, list[memoryview]]:
+    """Return the resource and the spans by scope of ``ResourceSpans``."""
+    resource: bytes = b""
+    scopes: list[memoryview] = []
+    for field in wire.fields(message):
+        if field.wire == wire.LENGTH and field.number == 1:
+            resource = bytes(message[field.start : field.end])
+        elif field.wire == wire.LENGTH and field.number in (2, 1000):  # 1000: before 2022
+            scopes.append(message[field.start : field.end])
+    return resource, scopes
 
 
 def _signal(scopes: Sequence[memoryview]) -> str:
@@ -173,31 +178,32 @@ class _Gathered:
 
     def flush(self) -> None:
         """Hand what was gathered to the builder."""
-        if self._spans:
-            resources, scopes, counts = np.array(self._groups, np.int64).T
+        spans, raws, groups = self._spans, self._raws, self._groups
+        self._clear()
+        if spans:
+            resources, scopes, counts = np.array(groups, np.int64).T
             self._builder.add(
                 _batch(
-                    self._spans,
-                    self._raws,
+                    spans,
+                    raws,
                     np.repeat(resources, counts).astype(np.int32),
                     np.repeat(scopes, counts).astype(np.int32),
                 )
             )
-        self._clear()
 
 
 def _batch(spans: Sequence[Any], raws: Sequence[bytes], resource_ix: Any, scope_ix: Any) -> SpanBatch:
-    trace_hi, trace_lo = _trace_ids([span.trace_id for span in spans])
-    start, end = _times([span.start for span in spans], [span.end for span in spans])
+    trace_hi, trace_lo = vectors.binary_ids([span.trace_id for span in spans], 16)
+    start, end = vectors.settled(_times([span.start for span in spans]), _times([span.end for span in spans]))
     names = [span.name for span in spans]
     text = {name: name.decode("utf-8", "replace") for name in set(names)}
-    attributes = _raw_column(otlp_messages.OTLP_PROTO, raws)
+    attributes = vectors.raw_column(otlp_messages.OTLP_PROTO, raws)
     dropped = sum([span.dropped_attributes + span.dropped_events + span.dropped_links for span in spans])
     return SpanBatch(
         trace_hi=trace_hi,
         trace_lo=trace_lo,
-        span_id=_span_ids([span.span_id for span in spans]),
-        parent_id=_span_ids([span.parent_id or _NO_ID for span in spans], required=False),
+        span_id=vectors.binary_ids([span.span_id for span in spans], 8),
+        parent_id=vectors.binary_ids([span.parent_id for span in spans], 8, optional=True),
         start=start,
         end=end,
         names=[text[name] for name in names],
@@ -213,38 +219,9 @@ def _batch(spans: Sequence[Any], raws: Sequence[bytes], resource_ix: Any, scope_
     )
 
 
-def _trace_ids(values: Sequence[bytes]) -> tuple[IdArray, IdArray]:
-    """Return the upper and lower halves; ids of 8 bytes have no upper one."""
-    halves = np.frombuffer(_joined(values, 16), ">u8").astype(np.uint64).reshape(-1, 2)
-    hi, lo = halves[:, 0], halves[:, 1]
-    if not (hi | lo).all():
-        raise Unreadable("a span without an id")
-    return hi, lo
-
-
-def _span_ids(values: Sequence[bytes], required: bool = True) -> IdArray:
-    ids = np.frombuffer(_joined(values, 8), ">u8").astype(np.uint64)
-    if required and not ids.all():
-        raise Unreadable("a span without an id")
-    return ids
-
-
-def _joined(values: Sequence[bytes], size: int) -> bytes:
-    if set(map(len, values)) <= {size}:
-        return b"".join(values)
-    for value in values:
-        if len(value) > size or (value and len(value) < 8):
-            raise Unreadable(f"{value[:20].hex()!r} is no id of {size} bytes")
-    return b"".join([value.rjust(size, b"\0") for value in values])
-
-
-def _times(starts: Sequence[int], ends: Sequence[int]) -> tuple[Any, Any]:
-    """Return Unix ns; both are 0 where one of them is beyond int64."""
-    start, end = np.array(starts, np.uint64), np.array(ends, np.uint64)
-    odd = (start > _MAX_TIME) | (end > _MAX_TIME)
-    if odd.any():
-        start, end = np.where(odd, 0, start), np.where(odd, 0, end)
-    return start.astype(np.int64), end.astype(np.int64)
+def _times(values: Sequence[int]) -> IntArray:
+    """Return Unix ns; `vectors.NO_TIME` for what is beyond int64."""
+    return np.array(values, np.uint64).astype(np.int64)  # the upper half becomes negative
 
 
 def _small(values: Sequence[int]) -> Any:
@@ -269,22 +246,16 @@ def _code(status: bytes) -> int:
     return codes[-1] if codes else 0
 
 
-def _raw_column(form: Any, raws: Sequence[bytes]) -> RawColumn:
-    offsets = np.zeros(len(raws) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, raws), np.int64, len(raws)), out=offsets[1:])
-    return RawColumn(form, b"".join(raws), offsets)
-
-
 def _links(linking: Sequence[int], raws: Sequence[bytes]) -> LinkBatch | None:
     """Return the links of the spans with numbers ``linking``; those that point nowhere are left out."""
     found = [
         (ix, trace, span, str(attributes.get(semconv.LINK_KIND, "follows")))
         for ix in linking
         for trace, span, attributes in otlp_messages.links(raws[ix])
-        if any(span) and len(span) == 8 and any(trace) and len(trace) in (8, 16)
+        if any(span) and len(span) <= 8 and any(trace) and len(trace) <= 16
     ]
     if not found:
         return None
     span_ix, traces, spans, kinds = zip(*found, strict=True)
-    trace_hi, trace_lo = _trace_ids(traces)
-    return LinkBatch(np.array(span_ix, np.int64), trace_hi, trace_lo, _span_ids(spans), kinds)
+    trace_hi, trace_lo = vectors.binary_ids(traces, 16)
+    return LinkBatch(np.array(span_ix, np.int64), trace_hi, trace_lo, vectors.binary_ids(spans, 8), kinds)
