@@ -93,11 +93,8 @@ def _groups(spans: SpanColumns) -> IntArray:
         if semconv.RUN_ID in attributes:
             key = (str(attributes[semconv.RUN_ID]), str(attributes.get(semconv.ATTEMPT)))
             of_resource[ix] = runs.setdefault(key, len(runs))
-    pairs = np.stack((spans.trace_hi, spans.trace_lo), axis=1)
-    _, trace = np.unique(pairs, axis=0, return_inverse=True)
     run = of_resource[spans.resource_ix]
-    groups: IntArray = np.where(run >= 0, run, len(runs) + trace.reshape(-1).astype(np.int64))
-    return groups
+    return np.where(run >= 0, run, len(runs) + spans.trace_ix)
 
 
 def _matches(spans: SpanColumns, selection: Selection) -> npt.NDArray[np.bool_]:
