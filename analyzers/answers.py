@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import networkx as nx
@@ -40,7 +40,7 @@ def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
     _check(top=top)
     about = read_subject(query)
     if about.run is None:
-        document = report_of_traces(about.telemetry, about.paths(), top)
+        document = report_of_traces(about.telemetry, about.paths(), top, about.clocks)
     else:
         document = report_of_run(about.telemetry, about.run, top)
     return Answer(document, _broken(about.telemetry))
@@ -51,7 +51,7 @@ def critical_path(query: Query, by: str = "phase", top: int | None = None) -> An
     _check(by, top)
     about = read_subject(query)
     if about.run is None:
-        document = critical_path_of_traces(about.telemetry, about.paths(), by, top)
+        document = critical_path_of_traces(about.telemetry, about.paths(), by, top, about.clocks)
     else:
         document = critical_path_of_run(about.telemetry, about.run, by, top)
     return Answer(document, _broken(about.telemetry))
@@ -61,7 +61,9 @@ def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer
     """Answer `grademl critical-path --per-trace`: one document for each trace, those of runs too."""
     _check(by, top)
     about = read_subject(query)
-    documents = [critical_path_of_traces(about.telemetry, [one], by, top) for one in about.paths()]
+    documents = [
+        critical_path_of_traces(about.telemetry, [one], by, top, about.clocks) for one in about.paths()
+    ]
     return Answer(documents, _broken(about.telemetry))
 
 
@@ -73,6 +75,19 @@ def ranks(query: Query) -> Answer[RanksDocument]:
     if len(about.run.ranks) < 2:
         raise NothingFound(f"run {about.run.run_id} has one rank here: there is nothing to compare it with")
     return Answer(ranks_of_run(about.telemetry, about.run), _broken(about.telemetry))
+
+
+def each_attempt(query: Query) -> list[Query]:
+    """Return ``query`` once for each attempt of its run, the first one first, where it asks for all."""
+    if not query.every_attempt:
+        return [query]
+    source, prefix = open_query(query), (query.run or "").lower()
+    listed = [run for run in source.list().runs if run.run_id.lower().startswith(prefix)]
+    if not listed:
+        raise NothingFound(f"{source.uri}: --attempt all lists those of a run of ours, and none matches")
+    latest = listed[0].run_id
+    numbers = sorted({run.attempt for run in listed if run.run_id == latest})
+    return [replace(query, run=latest, attempt=number, every_attempt=False) for number in numbers]
 
 
 def runs(query: Query) -> Answer[RunsDocument]:

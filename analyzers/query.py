@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
+from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.sources.base import Progress, no_progress
 
@@ -24,6 +25,10 @@ class Query:
     run: str | None = None
     """Id of a run, or its first digits; None for the latest."""
     attempt: int | None = None
+    every_attempt: bool = False
+    """Whether to answer for each attempt: see `answers.each_attempt`."""
+    fit: int | None = None
+    """Number of a fit within the run, from 1; None for the latest."""
     traces: tuple[str, ...] = ()
     service: str | None = None
     operation: str | None = None
@@ -35,6 +40,8 @@ class Query:
     steps: StepRange | None = None
     tolerance: OverlapTolerance | None = None
     """Overlap of siblings of one lane to be cut; None for the default."""
+    clocks: ClockRule | None = None
+    """What to do about clocks that differ; None for what the spans tell."""
 
     @staticmethod
     def of(source: str | None, *, traces: Sequence[str] = (), **options: object) -> Query:
@@ -44,8 +51,11 @@ class Query:
             raise UsageError("--since and --from/--to contradict each other; give one of them")
         if query.start is not None and query.end is not None and query.start >= query.end:
             raise UsageError("--from must lie before --to")
-        if query.traces and (query.run is not None or query.ranks is not None or query.steps is not None):
+        of_run = (query.run, query.fit, query.ranks, query.steps)
+        if query.traces and any(part is not None for part in of_run):
             raise UsageError(
-                "--trace selects a trace, --run, --ranks and --steps a part of a run; give one of them"
+                "--trace selects a trace, --run, --fit, --ranks and --steps a part of a run; give one of them"
             )
+        if query.every_attempt and query.traces:
+            raise UsageError("--trace selects a trace, --attempt all those of a run; give one of them")
         return query

@@ -11,6 +11,7 @@ import numpy as np
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.units import count
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,32 @@ def select_ranks(run: Run, ranks: Sequence[int]) -> Run:
     )
 
 
+def select_fit(run: Run, number: int | None) -> Run:
+    """Return ``run`` cut to its fit ``number``, counted from 1; the latest by default, if there are several.
+
+    A fit in another is part of that one. NothingFound when there is no such fit.
+    """
+    of_rank = {rank: _fits(run, rank) for rank in run.ranks}
+    fits = max(len(fits) for fits in of_rank.values())
+    if number is None and fits < 2:
+        return replace(run, fit=(1, 1)) if fits else run
+    number = fits if number is None else number
+    if number > fits:
+        there = f"it has {count(fits, 'fit')}" if fits else "its fits were not recorded"
+        raise NothingFound(f"run {run.run_id}: no fit {number}; {there}")
+    bounds = {rank: fits[number - 1] for rank, fits in of_rank.items() if len(fits) >= number}
+    return replace(_cut(run, bounds), fit=(number, fits))
+
+
+def _fits(run: Run, rank: int) -> list[tuple[int, int]]:
+    """Return start and end of each outermost fit of ``rank``."""
+    found: list[tuple[int, int]] = []
+    for scope in run.scopes:
+        if scope.rank == rank and scope.name == sc.FIT and (not found or scope.start >= found[-1][1]):
+            found.append((scope.start, scope.end))
+    return found
+
+
 def select_steps(run: Run, chosen: StepRange) -> Run:
     """Return ``run`` cut, rank by rank, to the time from the first to the last chosen training step.
 
@@ -57,13 +84,19 @@ def select_steps(run: Run, chosen: StepRange) -> Run:
     if not mask.any():
         raise NothingFound(f"run {run.run_id}: no such steps; it has {least} to {most}")
     bounds: dict[int, tuple[int, int]] = {}
-    inside = np.zeros(len(table), dtype=bool)
     for rank in run.ranks:
         mine = mask & (table.rank == rank)
         if mine.any():
-            start, stop = int(table.start[mine].min()), int(table.end[mine].max())
-            bounds[rank] = (start, stop)
-            inside |= (table.rank == rank) & (table.start >= start) & (table.end <= stop)
+            bounds[rank] = int(table.start[mine].min()), int(table.end[mine].max())
+    return _cut(run, bounds)
+
+
+def _cut(run: Run, bounds: dict[int, tuple[int, int]]) -> Run:
+    """Return ``run`` with the ranks in ``bounds``, each cut to its start and end."""
+    table, mine = run.steps, run.span_ixs
+    inside = np.zeros(len(table), dtype=bool)
+    for rank, (start, stop) in bounds.items():
+        inside |= (table.rank == rank) & (table.start >= start) & (table.end <= stop)
     scopes = [
         replace(
             scope, start=max(scope.start, bounds[scope.rank][0]), end=min(scope.end, bounds[scope.rank][1])
@@ -72,7 +105,6 @@ def select_steps(run: Run, chosen: StepRange) -> Run:
         if scope.rank in bounds and scope.start < bounds[scope.rank][1] and scope.end > bounds[scope.rank][0]
     ]
     start, stop = min(start for start, _ in bounds.values()), max(stop for _, stop in bounds.values())
-    mine = run.span_ixs
     return replace(
         run,
         ranks=sorted(bounds),

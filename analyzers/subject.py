@@ -13,10 +13,11 @@ import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, Path, SpanTree, trace_roots, tree_path
+from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.selection import select_ranks, select_steps
+from grademl_otel.analyzers.selection import select_fit, select_ranks, select_steps
 from grademl_otel.analyzers.sources import Selection, Source, SourceOptions, open_source
 from grademl_otel.analyzers.suggest import explain_source
 
@@ -31,6 +32,8 @@ class Subject:
     telemetry: Telemetry
     run: Run | None
     query: Query
+    clocks: Clocks | None = None
+    """Those to which the times of ``telemetry`` were brought, where no run is the subject."""
 
     def paths(self) -> list[tuple[int, Path]]:
         """Return (root, critical path) of each trace that matches; NothingFound when none does."""
@@ -46,16 +49,34 @@ def read_subject(query: Query) -> Subject:
     """Read what ``query`` asks for. Traces are the subject when it names any, or there is no run of ours."""
     telemetry = open_query(query).read(selection_of(query))
     if query.traces or query.operation is not None or _TRACE_ADDRESS.match(query.source or ""):
-        return Subject(telemetry, None, query)
-    run = build_run(telemetry, attempt=query.attempt)
+        return _traces(telemetry, query)
+    run = build_run(telemetry, attempt=query.attempt, clocks=query.clocks)
     if run is None:
         _refuse_run_options(telemetry, query)
-        return Subject(telemetry, None, query)
+        return _traces(telemetry, query)
+    _check_hosts(run.clocks, query)
+    run = select_fit(run, query.fit)
     if query.ranks is not None:
         run = select_ranks(run, query.ranks)
     if query.steps is not None:
         run = select_steps(run, query.steps)
     return Subject(telemetry, run, query)
+
+
+def _traces(telemetry: Telemetry, query: Query) -> Subject:
+    """Return the traces of ``telemetry`` as the subject, with the times of all hosts by one clock."""
+    clocks = clocks_of_traces(telemetry.spans, query.clocks)
+    _check_hosts(clocks, query)
+    return Subject(replace(telemetry, spans=clocks.correct(telemetry.spans)), None, query, clocks)
+
+
+def _check_hosts(clocks: Clocks | None, query: Query) -> None:
+    """Raise NothingFound when an offset is given for a host that is not here."""
+    hosts = {clock.host for clock in clocks.clocks} if clocks is not None else set()
+    for host in query.clocks.given if query.clocks is not None else ():
+        if host not in hosts:
+            there = ", ".join(sorted(hosts))
+            raise NothingFound(f"--clocks {host}=...: no such host here; there are {there}")
 
 
 def open_query(query: Query, everything: bool = False) -> Source:
@@ -94,7 +115,8 @@ def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
     """Raise NothingFound when ``query`` asks for a part of a run and there is none."""
     if query.attempt is not None:
         raise NothingFound(f"{telemetry.uri}: no attempt {query.attempt}; `grademl runs` lists what there is")
-    for option, value in (("--run", query.run), ("--ranks", query.ranks), ("--steps", query.steps)):
+    chosen = (("--run", query.run), ("--fit", query.fit), ("--ranks", query.ranks), ("--steps", query.steps))
+    for option, value in chosen:
         if value is not None:
             raise NothingFound(f"{telemetry.uri}: {option} selects in a run of ours, and there is none in it")
 

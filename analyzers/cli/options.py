@@ -13,6 +13,7 @@ from grademl_otel.analyzers.cli import parse
 from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
+from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.sources.base import no_progress
 from grademl_otel.analyzers.sources.registry import parse_headers
@@ -40,7 +41,9 @@ _TIME: Final = (
 )  # fmt: skip
 _WHICH: Final = (
     click.option("--run", metavar="ID|latest", help="Run to analyze: its id or the first digits of it."),
-    click.option("--attempt", metavar="N|last", help="Attempt of the run; the last by default."),
+    click.option("--attempt", metavar="N|last|all", help="Attempt of the run; the last by default."),
+    click.option("--fit", type=click.IntRange(min=1), metavar="N",
+                 help="Fit of the run; the last by default."),
     click.option("--trace", "traces", multiple=True, metavar="ID", help="Analyze this trace; repeatable."),
     click.option("--operation", metavar="O", help="Only traces with this operation."),
 )  # fmt: skip
@@ -49,6 +52,8 @@ _PART: Final = (
                  help="Only these ranks."),
     click.option("--steps", type=parse.Parsed("STEPS", parse.steps), metavar="100:200|last:500|all",
                  help="Only these training steps."),
+    click.option("--clocks", multiple=True, metavar="auto|off|HOST=MS",
+                 help="Clocks of hosts: shift as spans tell (auto), not at all, or by so much; repeatable."),
     click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", OverlapTolerance.parse),
                  metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
 )  # fmt: skip
@@ -150,6 +155,8 @@ def take_query(options: dict[str, Any]) -> Query:
         options.pop("source"),
         run=None if run == "latest" else run,
         attempt=_attempt(attempt),
+        every_attempt=attempt == "all",
+        clocks=_clocks(options.pop("clocks", ())),
         headers=parse_headers(options.pop("headers")),
         progress=click.get_current_context().find_object(ProgressLine) or no_progress,
         **options,
@@ -157,8 +164,15 @@ def take_query(options: dict[str, Any]) -> Query:
 
 
 def _attempt(text: str | None) -> int | None:
-    if text in (None, "last"):
+    if text in (None, "last", "all"):
         return None
     if not text.isdigit() or len(text) > 9:
-        raise UsageError(f"--attempt {text}: give a number or 'last'")
+        raise UsageError(f"--attempt {text}: give a number, 'last' or 'all'")
     return int(text)
+
+
+def _clocks(texts: Sequence[str]) -> ClockRule | None:
+    try:
+        return ClockRule.parse(texts) if texts else None
+    except ValueError as error:
+        raise UsageError(f"--clocks {error}") from None

@@ -20,6 +20,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Judgement,
     Verdict,
 )
+from grademl_otel.analyzers.diagnosis.trust import withhold
 from grademl_otel.analyzers.graph import lane_budget, steady_level, steady_rows
 from grademl_otel.analyzers.graph.main_lane import STEP_PHASES
 from grademl_otel.analyzers.model.run import Run
@@ -50,7 +51,7 @@ def diagnose(run: Run) -> Judgement:
         verdict = next(iter(verdicts.values()), None) or _no_finding(run, abstained)
     verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
     few = [] if findings else _too_few(run)
-    return Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict)
+    return withhold(run, Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict))
 
 
 def diagnose_ranks(run: Run) -> Judgement:
@@ -63,7 +64,7 @@ def diagnose_ranks(run: Run) -> Judgement:
     enough = all(len(steady_rows(run, rank)) >= CONFIDENT_STEPS for rank in run.ranks)
     if verdict is None and not abstained and enough:
         verdict = Verdict("alike", None, ["No rank keeps the others waiting for 10 % of the step or more."])
-    return Judgement(findings, abstained, verdict)
+    return withhold(run, Judgement(findings, abstained, verdict))
 
 
 def _beside_the_steps(run: Run) -> list[str]:

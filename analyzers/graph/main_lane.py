@@ -13,8 +13,9 @@ epoch gap  after the first pass began: between the last training row before and 
 evaluate   rows of evaluation steps, and passes that hold only such
 teardown   after the last row, evaluation or checkpoint, to the end of the process
 idle       before this process started or after it ended, while the run went on
-untraced   nothing that was recorded tells: lost rows, a step cut short by the death of the process, code
-           between steps of one pass
+untraced   nothing that is here tells: lost rows, a step cut short by the death of the process, code
+           between steps of one pass, and all that was before and after what is here of a process that never
+           said that it ended
 other      in a row, outside its phases: the user's own code
 ========== ===================================================================================================
 """
@@ -594,9 +595,10 @@ class _Outside:
         steps = run.steps
         self._low, self._high = bounds_of(run, rank)
         # Of a process that was killed, or still runs, nothing is known after its last row.
-        self._ended = not any(
-            ended.rank == rank and ended.how in ("killed", "unknown") for ended in run.completeness.ended
-        )
+        how = {ended.how for ended in run.completeness.ended if ended.rank == rank}
+        self._ended = not how & {"killed", "unknown"}
+        self._heard = "unknown" not in how
+        """Whether the process said when it began and ended: outside of that it was not there."""
         evaluation = (steps.flags[mine] & semconv.FLAG_EVALUATE) > 0
         training = mine[~evaluation]
         self._counted = training if len(training) else mine
@@ -616,6 +618,11 @@ class _Outside:
         self._begin = min(begins) if begins else None
         ends = [*rows.end[mine[-1:]].tolist(), *self._eval_end.tolist(), *work_ends.tolist()]
         self._finish = min(max(ends), self._high) if ends else None
+        covered = run.completeness.coverage.get(rank)
+        holes = [] if covered is None else covered.holes
+        first = min((s.start for s in passes), default=self._low)
+        self._holes = [(max(start, first), end) for start, end in holes if end > first]
+        self._evaluated = covered is None or not covered.evaluation_missing
 
     def _evaluations(
         self, passes: list[tuple[int, int]], training_start: IntArray, eval_end: IntArray
@@ -639,23 +646,27 @@ class _Outside:
     def changes(self) -> IntArray:
         """Return the times at which the name may change, besides the bounds of rows and scopes."""
         marks = [self._low, self._high, *(t for t in (self._begin, self._finish) if t is not None)]
+        marks += [edge for hole in self._holes for edge in hole]
         return np.concatenate([np.array(marks, np.int64), self._eval_start, self._eval_end])
 
     def names(self, canvas: Canvas) -> IntArray:
         """Return the name of each piece of ``canvas``, as if it lay outside rows."""
         at = canvas.bounds[:-1]
         name = np.full(len(at), _INDEX[UNTRACED], np.int64)
-        name[self._between(at)] = _INDEX[EPOCH_GAP]
+        if self._evaluated:
+            name[self._between(at)] = _INDEX[EPOCH_GAP]
         if self._finish is not None and self._ended:
             name[at >= self._finish] = _INDEX[TEARDOWN]
         elif self._finish is not None:
             name[at >= self._finish] = _INDEX[UNTRACED]
         if self._begin is not None:
             name[at < self._begin] = _INDEX[START_UP]
+        for start, end in self._holes:
+            name[(at >= start) & (at < end)] = _INDEX[UNTRACED]
         evaluation = canvas.blank()
         canvas.paint(evaluation, self._eval_start, self._eval_end, np.zeros_like(self._eval_start))
         name[evaluation >= 0] = _INDEX[semconv.EVALUATE]
-        name[(at < self._low) | (at >= self._high)] = _INDEX[IDLE]
+        name[(at < self._low) | (at >= self._high)] = _INDEX[IDLE if self._heard else UNTRACED]
         return name
 
     def _between(self, at: IntArray) -> BoolArray:

@@ -39,6 +39,8 @@ class Coverage:
     """Time of the training steps that are here."""
     marks_share: float = 0.0
     """Part of the marks that the recorder lost: what was in rows that are here."""
+    evaluation_missing: int = 0
+    """Evaluation steps of which there is no row."""
     open_end: bool = False
     """Whether reading stopped before the rank's end: nobody knows how much more there is."""
 

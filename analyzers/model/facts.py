@@ -234,6 +234,8 @@ class Run:
     """Of asynchronous devices, by (rank, device)."""
     clocks: Clocks | None = None
     """Those of its hosts; all times of the run are as the reference showed them."""
+    fit: tuple[int, int] = (0, 0)
+    """Number of the fit that it was cut to, from 1, and how many there are; 0 where none was recorded."""
 
 
 @dataclass(frozen=True)

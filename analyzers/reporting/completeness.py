@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grademl_otel.analyzers.graph.path import Path
+from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.run import Completeness
 from grademl_otel.analyzers.reporting.document import (
+    ClockOffset,
     CompletenessInfo,
     RankCounts,
     SpanCounts,
@@ -16,7 +18,9 @@ from grademl_otel.analyzers.reporting.document import (
 )
 
 
-def completeness_info(found: Completeness, paths: Iterable[Path], *, ours: bool) -> CompletenessInfo:
+def completeness_info(
+    found: Completeness, paths: Iterable[Path], clocks: Clocks | None, *, ours: bool
+) -> CompletenessInfo:
     """Return ``found`` with what was clipped and cut on ``paths``; only ``ours`` tell of a tracer."""
     paths = list(paths)
     return CompletenessInfo(
@@ -31,6 +35,16 @@ def completeness_info(found: Completeness, paths: Iterable[Path], *, ours: bool)
         conflicts=found.conflicts,
         clipped_ns=found.clipped_ns + sum(path.clipped_ns for path in paths),
         overlap_ns=found.overlap_ns + sum(path.overlap_ns for path in paths),
-        clocks=[],
+        clocks=_offsets(clocks),
         tracer=Tracer(found.tracer_dropped if ours else None, found.tracer_cost_fraction),
     )
+
+
+def _offsets(found: Clocks | None) -> list[ClockOffset]:
+    """Return the clocks that are tied to the first; none where there is but one."""
+    clocks = [] if found is None or len(found.clocks) < 2 else found.clocks
+    return [
+        ClockOffset(clock.host, clock.offset_ns, clock.error_ns, clock.applied, clock.pairs)
+        for clock in clocks
+        if clock.error_ns is not None
+    ]

@@ -29,7 +29,7 @@ class SourceInfo:
     run: str | None
     attempt: int | None
     fit: int | None
-    """Number of the fit within the run; 0 while fits are not told apart."""
+    """Number of the fit within the run, from 1; 0 where no fit was recorded."""
     traces: int
 
 
@@ -54,11 +54,15 @@ class StepCounts:
 
 @dataclass(frozen=True)
 class ClockOffset:
+    """One host's clock against that of the first one."""
+
     host: str
     offset_ns: int
     error_ns: int
     applied: bool
-    """Whether ranks are compared with their times shifted by it; times of the answer never are."""
+    """Whether its times are shifted by that; durations never change."""
+    pairs: int
+    """Collectives or calls that tell it; 0 for the first one."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,8 @@ class EndedInfo:
     open_phase: str | None
     open_since_ns: int | None
     error: str | None
+    silent_ns: int = 0
+    """Of one that may still go on: how long other ranks were heard of after it."""
 
 
 @dataclass(frozen=True)
@@ -277,6 +283,8 @@ class RunInfo:
     epochs: int
     steps: int
     eval_steps: int
+    fits: int
+    """How many the run has; 0 where none was recorded."""
     loaders: list[LoaderInfo]
     memory: list[MemoryInfo]
     """Of asynchronous devices; empty where none was recorded."""

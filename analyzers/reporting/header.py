@@ -9,6 +9,7 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.reporting.canvas import Canvas
 from grademl_otel.analyzers.reporting.document import (
+    ClockOffset,
     CompletenessInfo,
     CriticalPathDocument,
     EndedInfo,
@@ -19,6 +20,8 @@ from grademl_otel.analyzers.reporting.runs_screen import SHORT_ID
 from grademl_otel.analyzers.units import clock, count, duration, percent
 
 _LISTED = 8
+_SILENT_NS = 90_000_000_000
+"""A rank that goes on is heard of every minute."""
 _COLLECTIVES = (sc.COLLECTIVE, sc.COLLECTIVE_WAIT)
 _INDENT = len("data  ")
 
@@ -42,6 +45,11 @@ def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None
         canvas.line(f"- {note}", indent=_INDENT)
     if (more := len(notes) - _LISTED) > 0:
         canvas.line(f"- and {more:,} more (--json)", indent=_INDENT)
+    shifted = [one for one in complete.clocks[1:] if one.applied]
+    for one in shifted[:_LISTED]:
+        canvas.line(clock_in_words(one), label="clock")
+    if len(shifted) > _LISTED:
+        canvas.line(f"and {len(shifted) - _LISTED:,} more (--json)", label="clock")
 
 
 def _subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
@@ -63,6 +71,7 @@ def _subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
         f"{run.ranks:,} process{'es' * (run.ranks != 1)}",
         *([run.device] if run.device else []),
         ", ".join(what),
+        *([f"fit {source.fit} of {run.fits}"] if run.fits > 1 else []),
         wall,
     ]
 
@@ -79,7 +88,17 @@ def _ended(ended: EndedInfo) -> str | None:
     if ended.last_step is not None:
         parts.append(f"last step {ended.last_step:,}")
     parts.append(f"last sign of life at {clock(ended.last_mark_ns)}")
+    if ended.silent_ns >= _SILENT_NS:
+        parts.append(f"silent since, while others went on for {duration(ended.silent_ns)}")
     return " · ".join(parts)
+
+
+def clock_in_words(one: ClockOffset) -> str:
+    """Return how far a clock is off, as "host-b -30.6 ms +- 0.6, 812 pairs"."""
+    digits = 1 if one.error_ns >= 100_000 else 3
+    offset, error = one.offset_ns / 1e6, one.error_ns / 1e6
+    told = f", {count(one.pairs, 'pair')}" if one.pairs else ", as given"
+    return f"{one.host} {offset:+,.{digits}f} ms +- {error:,.{digits}f}{told}"
 
 
 def waiting_in_vain(ended: Sequence[EndedInfo]) -> str | None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.engine import diagnose, diagnose_ranks
 from grademl_otel.analyzers.diagnosis.finding import Judgement
+from grademl_otel.analyzers.diagnosis.trust import missing_of, untold
 from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
 from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
 from grademl_otel.analyzers.graph.path import Path
@@ -38,7 +39,7 @@ from grademl_otel.analyzers.reporting.document import (
     StepWindow,
     Window,
 )
-from grademl_otel.analyzers.reporting.ranks import clock_offsets, ranks_info
+from grademl_otel.analyzers.reporting.ranks import ranks_info
 from grademl_otel.analyzers.reporting.sections import path_info, summary_of_run
 
 BoolArray = npt.NDArray[np.bool_]
@@ -59,7 +60,7 @@ def report_of_run(telemetry: Telemetry, run: Run, top: int | None = None) -> Rep
         run=_run(run),
         verdict=judgement.verdict,
         step=_step(run, steps),
-        ranks=ranks_info(run),
+        ranks=None if missing_of(run) else ranks_info(run),
     )
 
 
@@ -75,7 +76,7 @@ def _found(
         path=path_info(path, run.spans, top),
         summary=summary_of_run(run, path, by, top),
         findings=judgement.findings,
-        abstained=judgement.abstained,
+        abstained=[*untold(run), *judgement.abstained],
         replay=None,
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
@@ -90,9 +91,9 @@ def ranks_of_run(telemetry: Telemetry, run: Run) -> RanksDocument:
         completeness=_completeness(run),
         window=_window(run, step_breakdown(run)),
         verdict=judgement.verdict,
-        ranks=ranks_info(run),
+        ranks=None if missing_of(run) else ranks_info(run),
         findings=judgement.findings,
-        abstained=judgement.abstained,
+        abstained=[*untold(run), *judgement.abstained],
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
     )
@@ -101,13 +102,12 @@ def ranks_of_run(telemetry: Telemetry, run: Run) -> RanksDocument:
 def _source(telemetry: Telemetry, run: Run) -> SourceInfo:
     mine = run.span_ixs
     traces = set(zip(run.spans.trace_hi[mine].tolist(), run.spans.trace_lo[mine].tolist(), strict=True))
-    return SourceInfo(telemetry.uri, run.run_id, run.attempt, 0, len(traces))
+    return SourceInfo(telemetry.uri, run.run_id, run.attempt, run.fit[0], len(traces))
 
 
 def _completeness(run: Run, paths: Sequence[Path] = ()) -> CompletenessInfo:
-    found = completeness_info(run.completeness, paths, ours=True)
-    conflicts = [*found.conflicts, *activities(run).conflicts]
-    return replace(found, conflicts=conflicts, clocks=clock_offsets(run))
+    found = completeness_info(run.completeness, paths, run.clocks, ours=True)
+    return replace(found, conflicts=[*found.conflicts, *activities(run).conflicts])
 
 
 def _window(run: Run, steps: StepBreakdown) -> Window:
@@ -125,14 +125,22 @@ def _window(run: Run, steps: StepBreakdown) -> Window:
 
 
 def _budget(run: Run) -> list[BudgetEntry]:
-    """Return the rows that tile each rank's wall time; parts of a row are told by the steady step."""
+    """Return the rows that tile each rank's wall time; parts of a row are told by the steady step.
+
+    Percentiles are told of ranks of whose steps next to nothing is missing.
+    """
+    whole = {rank for rank in run.ranks if missing_of(run, [rank]) is None}
     return [
         BudgetEntry(
             rank=row.rank,
             phase=row.phase,
             ns=row.ns,
             share=row.share,
-            per_step_ns=None if row.per_step is None else Percentiles(row.per_step.p50, row.per_step.p95),
+            per_step_ns=(
+                None
+                if row.per_step is None or row.rank not in whole
+                else Percentiles(row.per_step.p50, row.per_step.p95)
+            ),
         )
         for row in lane_budget(run)
         if row.within is None
@@ -140,7 +148,7 @@ def _budget(run: Run) -> list[BudgetEntry]:
 
 
 def _step(run: Run, steps: StepBreakdown) -> StepInfo | None:
-    if steps.step is None:
+    if steps.step is None or missing_of(run) is not None:
         return None
     return StepInfo(
         n=steps.steps,
@@ -192,6 +200,7 @@ def _run(run: Run) -> RunInfo:
         epochs=_epochs(run, rank),
         steps=_most(run, (flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0),
         eval_steps=_most(run, (flags & sc.FLAG_EVALUATE) != 0),
+        fits=run.fit[1],
         loaders=[
             LoaderInfo(
                 loader=loader.loader_id,
@@ -231,4 +240,5 @@ def _ended(ended: HowEnded, origin: int) -> EndedInfo:
         open_phase=ended.open_phase,
         open_since_ns=None if ended.open_since_unix_ns is None else ended.open_since_unix_ns - origin,
         error=ended.error,
+        silent_ns=ended.silent_ns,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.path import Path
+from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.completeness import judge_foreign
 from grademl_otel.analyzers.reporting.completeness import completeness_info
@@ -38,9 +39,16 @@ PART_OF_OURS = Abstained(
 
 
 def critical_path_of_traces(
-    telemetry: Telemetry, paths: Sequence[tuple[int, Path]], by: str = "phase", top: int | None = None
+    telemetry: Telemetry,
+    paths: Sequence[tuple[int, Path]],
+    by: str = "phase",
+    top: int | None = None,
+    clocks: Clocks | None = None,
 ) -> CriticalPathDocument:
-    """Return the path of one trace, or the population of several. ``paths``: (root, path) per trace."""
+    """Return the path of one trace, or the population of several. ``paths``: (root, path) per trace.
+
+    ``clocks`` are those to which the times of ``telemetry`` were brought.
+    """
     source = SourceInfo(telemetry.uri, None, None, None, len(paths))
     # Only a missing parent or a cut trace proves a loss.
     found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
@@ -55,7 +63,7 @@ def critical_path_of_traces(
         start, total_ns = min(path.start for _, path in paths), shown.total_ns
     return CriticalPathDocument(
         source=source,
-        completeness=completeness_info(found, (path for _, path in paths), ours=False),
+        completeness=completeness_info(found, (path for _, path in paths), clocks, ours=False),
         window=Window(str(start), total_ns, StepWindow(None, None, 0)),
         lane_budget=[],
         path=shown,
@@ -74,10 +82,13 @@ def _not_judged(spans: SpanColumns, paths: Sequence[tuple[int, Path]]) -> Abstai
 
 
 def report_of_traces(
-    telemetry: Telemetry, paths: Sequence[tuple[int, Path]], top: int | None = None
+    telemetry: Telemetry,
+    paths: Sequence[tuple[int, Path]],
+    top: int | None = None,
+    clocks: Clocks | None = None,
 ) -> ReportDocument:
     """Return the same in the form of a report, without a verdict."""
-    return ReportDocument.of(critical_path_of_traces(telemetry, paths, top=top))
+    return ReportDocument.of(critical_path_of_traces(telemetry, paths, top=top, clocks=clocks))
 
 
 def spans_of_traces(spans: SpanColumns, members: Sequence[int]) -> IntArray:

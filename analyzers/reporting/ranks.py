@@ -10,11 +10,10 @@ from rich.console import Group
 
 from grademl_otel.analyzers.diagnosis.finding import Finding
 from grademl_otel.analyzers.diagnosis.lateness import behind_others, last_in_steps
-from grademl_otel.analyzers.graph import activities
 from grademl_otel.analyzers.graph.ranks import COLLECTIVES, compare_ranks
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting.canvas import table
-from grademl_otel.analyzers.reporting.document import ClockOffset, PhaseTime, RankEntry, RanksInfo
+from grademl_otel.analyzers.reporting.document import PhaseTime, RankEntry, RanksInfo
 from grademl_otel.analyzers.units import count, milliseconds
 
 RANK_COLUMNS: Final = ["rank", "step", "own work", "waits", "transfer", "overlapped", "late by", "last in"]
@@ -47,16 +46,6 @@ def ranks_info(run: Run) -> RanksInfo | None:
             )
         )
     return RanksInfo(found.source, found.evidence, n, entries)
-
-
-def clock_offsets(run: Run) -> list[ClockOffset]:
-    """Return the clocks of the hosts of ``run`` as collectives tie them to the first; none of one host."""
-    clocks = activities(run).collectives.clocks.clocks
-    return [
-        ClockOffset(clock.host, clock.offset_ns, clock.error_ns, clock.applied)
-        for clock in clocks
-        if len(clocks) > 1 and clock.error_ns is not None
-    ]
 
 
 def about_ranks(findings: Iterable[Finding]) -> bool:

@@ -39,10 +39,8 @@ def draw(canvas: Canvas, document: RanksDocument) -> None:
         shown = (one for one in finding.evidence if one.signal not in IN_VERDICT)
         canvas.line(" · ".join(map(in_words, shown)), label=finding.id)
     for clock in document.completeness.clocks[1:]:
-        shifted = "shifted" if clock.applied else "not shifted"
-        sign = "-" if clock.offset_ns < 0 else "+"
-        offset = f"{sign}{milliseconds(abs(clock.offset_ns))} +- {milliseconds(clock.error_ns)}"
-        canvas.line(f"{clock.host} {offset}, {shifted} to compare", label="Clock")
+        if not clock.applied:
+            canvas.line(f"{header.clock_in_words(clock)}, not shifted", label="Clock")
     draw_abstained(canvas, document.abstained)
 
 

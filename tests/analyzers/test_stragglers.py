@@ -672,7 +672,7 @@ def test_the_command_shows_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixtu
     lines = text.splitlines()
     rows = lines[lines.index("Ranks (means of 21 steps)") + 2 :][:12]
     assert [int(row.split()[0]) for row in rows] == [7, *(rank for rank in range(12) if rank != 7)]
-    assert "Clock  node-7 +31 ms +- 1.0 ms, shifted to compare" in text
+    assert "clock  node-7 +30.6 ms +- 1.0, 120 pairs" in text
     short = analyzers.render(analyzers.report(tmp_path))  # which shows the latest ones only
     assert "Ranks (means of 21 steps, the 8 latest of 12)" in short
     code, table, _ = command(capsys, "ranks", str(tmp_path), "-f", "csv")
