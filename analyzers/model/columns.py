@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.raw import Event, IndexArray, RawStore
 from grademl_otel.analyzers.model.raw import IntArray as IntArray
 
@@ -130,10 +131,10 @@ class SpanColumns:
     def trace_ix(self) -> IntArray:
         """Number of the trace of each span, from 0, in the order of trace ids."""
         hi, lo = self.trace_hi, self.trace_lo
-        begins = np.flatnonzero(_changes(hi, lo))  # spans of one trace mostly stand together
+        begins = np.flatnonzero(changes(hi, lo))  # spans of one trace mostly stand together
         order = np.lexsort((lo[begins], hi[begins]))
         number = np.empty(len(begins), np.int64)
-        number[order] = np.cumsum(_changes(hi[begins][order], lo[begins][order])) - 1
+        number[order] = np.cumsum(changes(hi[begins][order], lo[begins][order])) - 1
         return np.repeat(number, np.diff(np.append(begins, len(self))))
 
     @cached_property
@@ -154,13 +155,6 @@ class SpanColumns:
 
     def span_id_hex(self, ix: int) -> str:
         return f"{int(self.span_id[ix]):016x}"
-
-
-def _changes(hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return where a trace id is another than the one before; the first is."""
-    changes = np.ones(len(hi), np.bool_)
-    changes[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-    return changes
 
 
 def _clock(resource: dict[str, Any]) -> str:

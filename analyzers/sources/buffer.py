@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, Ledger, Links, SpanColumns
 from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.parents import repeats, resolve
@@ -91,14 +92,22 @@ class SpanBuilder:
             self._links.add(batch.links, base, len(batch), rows)
         return count
 
+    def spans_of_traces(self, since: int) -> dict[int, int]:
+        """Return trace id -> number of spans, of the spans from index ``since`` on."""
+        hi, lo = (self._parts.last(name, len(self) - since) for name in ("trace_hi", "trace_lo"))
+        found: dict[int, int] = {}
+        for (high, low), spans in _by_trace(hi, lo):
+            found[high << 64 | low] = found.get(high << 64 | low, 0) + spans
+        return found
+
     def close_traces(self, since: int) -> tuple[int, int]:
         """Take no more spans of the traces that spans from index ``since`` on are of.
 
         A server may return a trace more than once, each time as a whole: what comes again is no duplicate.
         Returns (number of traces closed now, number of those closed before that came again since then).
         """
-        count = len(self._parts) - since
-        some = _distinct(self._parts.last("trace_hi", count), self._parts.last("trace_lo", count))
+        hi, lo = (self._parts.last(name, len(self) - since) for name in ("trace_hi", "trace_lo"))
+        some = {trace for trace, _ in _by_trace(hi, lo)}
         again = len(self._again)
         self._closed |= some
         self._again.clear()
@@ -148,7 +157,7 @@ class SpanBuilder:
         """Return the rows of ``batch`` that are taken; None for all of them."""
         keep = None
         if self._closed:
-            came = _distinct(batch.trace_hi, batch.trace_lo) & self._closed
+            came = {trace for trace, _ in _by_trace(batch.trace_hi, batch.trace_lo)} & self._closed
             self._again |= came
             if came:
                 keep = np.ones(len(batch), np.bool_)
@@ -219,12 +228,12 @@ def _known(values: npt.NDArray[np.int8], last: int) -> npt.NDArray[np.int8]:
     return np.where(odd, np.int8(0), values) if odd.any() else values
 
 
-def _distinct(trace_hi: IdArray, trace_lo: IdArray) -> set[tuple[int, int]]:
-    """Return the traces of spans; those of one trace mostly follow each other."""
-    if not len(trace_hi):
-        return set()
-    apart = np.append(True, (trace_hi[1:] != trace_hi[:-1]) | (trace_lo[1:] != trace_lo[:-1]))
-    return set(zip(trace_hi[apart].tolist(), trace_lo[apart].tolist(), strict=True))
+def _by_trace(trace_hi: IdArray, trace_lo: IdArray) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield (trace, number of spans) of spans of one trace that follow each other, as they mostly do."""
+    begins = np.flatnonzero(changes(trace_hi, trace_lo))
+    counts = np.diff(np.append(begins, len(trace_hi)))
+    traces = zip(trace_hi[begins].tolist(), trace_lo[begins].tolist(), strict=True)
+    yield from zip(traces, counts.tolist(), strict=True)
 
 
 def _differ(arrays: dict[str, npt.NDArray[Any]], one: IntArray, other: IntArray) -> npt.NDArray[np.bool_]:

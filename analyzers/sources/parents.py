@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_SERVER, NO_PARENT, ORPHAN, IntArray
 
 IdArray = npt.NDArray[np.uint64]
@@ -32,10 +33,10 @@ def repeats(
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     some = order[_either(same)]
     keys = (span_id, trace_hi, trace_lo, kind)
-    apart = _apart([key[some] for key in keys])
-    if bool(np.any(apart[1:] & ~_apart([span_id[some]])[1:])):  # of one id, and not of one key
+    apart = changes(*(key[some] for key in keys))
+    if bool(np.any(apart[1:] & ~changes(span_id[some])[1:])):  # of one id, and not of one key
         some = some[np.lexsort([key[some] for key in reversed(keys)])]
-        apart = _apart([key[some] for key in keys])
+        apart = changes(*(key[some] for key in keys))
     begins = np.flatnonzero(apart)
     firsts = np.repeat(np.minimum.reduceat(some, begins), np.diff(np.append(begins, len(some))))
     again = np.flatnonzero(some != firsts)
@@ -81,7 +82,7 @@ def _by_id(order: IntArray, ids: IdArray, parent_id: IdArray) -> tuple[IntArray,
         return parent_ix, given
     given = given[np.argsort(parent_id[given])]
     wanted = parent_id[given]
-    apart = _apart([wanted])
+    apart = changes(wanted)
     distinct = wanted[apart]  # ascending, so that the search goes through the ids once
     slot = np.minimum(np.searchsorted(ids, distinct), len(ids) - 1)
     found = ids[slot] == distinct
@@ -111,15 +112,6 @@ def _among_shared(
     parent_ix[owners[server]] = owners[server + 1]
 
 
-def _apart(sorted_keys: list[npt.NDArray[Any]]) -> Mask:
-    """Return where a row of ``sorted_keys`` differs from the one before; the first always does."""
-    apart = np.ones(len(sorted_keys[0]), np.bool_)
-    apart[1:] = False
-    for key in sorted_keys:
-        apart[1:] |= key[1:] != key[:-1]
-    return apart
-
-
 def _either(same: Mask) -> Mask:
     """Return which elements are equal to a neighbour, of a mask of those equal to the next."""
     one: Mask = np.append(same, False) | np.append(False, same)
@@ -130,7 +122,7 @@ def _numbered(keys: list[npt.NDArray[Any]]) -> IntArray:
     """Return for each row of ``keys`` a number, the same for equal rows only."""
     order = np.lexsort(keys)
     number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(_apart([key[order] for key in keys]))
+    number[order] = np.cumsum(changes(*(key[order] for key in keys)))
     return number
 
 
