@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer
-from grademl_otel.analyzers.cli.copying import pull
+from grademl_otel.analyzers.cli.copying import pull, push
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
     Style,
@@ -22,12 +22,11 @@ from grademl_otel.analyzers.cli.options import (
     time_options,
 )
 from grademl_otel.analyzers.cli.output import Outcome
-from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
+from grademl_otel.analyzers.errors import GrademlError, IncompleteError, NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting import tables
 from grademl_otel.analyzers.reporting.document import (
-    CriticalPathDocument,
     Document,
-    RanksDocument,
     RunsDocument,
     to_json,
     to_json_lines,
@@ -58,7 +57,7 @@ def grademl() -> None:
 def report(**options: Any) -> Outcome:
     """Verdict, where the time went, findings, critical path (the default command)."""
     style, top = take_style(options), options.pop("top")
-    return _outcome(answers.report(take_query(options), top=top), style)
+    return _of_attempts(lambda query: answers.report(query, top=top), take_query(options), style)
 
 
 @grademl.command(short_help="Runs and attempts; services of other traces.")
@@ -68,7 +67,7 @@ def report(**options: Any) -> Outcome:
 def runs(**options: Any) -> Outcome:
     """List runs and attempts, and the services of other traces."""
     style = take_style(options)
-    return _outcome(answers.runs(take_query(options)), style)
+    return _outcome([answers.runs(take_query(options))], style)
 
 
 @grademl.command(short_help="Who waits for whom: the ranks of a run side by side.")
@@ -79,7 +78,7 @@ def runs(**options: Any) -> Outcome:
 def ranks(**options: Any) -> Outcome:
     """Compare the ranks of a run: who arrives last, by how much, with what; waiting, transfer, overlap."""
     style = take_style(options)
-    return _outcome(answers.ranks(take_query(options)), style)
+    return _of_attempts(answers.ranks, take_query(options), style)
 
 
 @grademl.command("critical-path", short_help="What set the duration (alias: path).")
@@ -103,37 +102,69 @@ def critical_path(**options: Any) -> Outcome:
     if per_trace and style.format not in ("json", "jsonl"):
         raise UsageError(f"--per-trace writes JSON lines; it has no {style.format} form")
     query = take_query(options)
+    if per_trace and query.every_attempt:
+        raise UsageError("--per-trace answers for each trace, --attempt all for each attempt; give one of them")
     if per_trace:
         answer = answers.per_trace(query, by=by, top=top)
         text = "\n".join(to_json(document, indent=False) for document in answer.found)
         return Outcome(text, style.output, _reservation(answer.broken, answer.found, style))
-    return _outcome(answers.critical_path(query, by=by, top=top), style, by)
+    return _of_attempts(lambda one: answers.critical_path(one, by=by, top=top), query, style, by)
 
 
 grademl.add_alias("path", "critical-path")
 grademl.add_command(pull)
+grademl.add_command(push)
 
 
-def _outcome(answer: Answer[Any], style: Style, by: str | None = None) -> Outcome:
-    document: Document = answer.found
-    if style.format == "json":
-        text = to_json(document)
-    elif style.format == "jsonl":
-        text = to_json_lines(document)
-    elif style.format in ("csv", "markdown"):
-        text = tables.write(document, style.format, by)
-    else:
-        text = render(document, by=by, color=None if style.output is None and not style.no_color else False)
-    documents = [] if isinstance(document, RunsDocument) else [document]
-    return Outcome(text, style.output, _reservation(answer.broken, documents, style))
+def _of_attempts(
+    ask: Callable[[Query], Answer[Any]], query: Query, style: Style, by: str | None = None
+) -> Outcome:
+    """Return the answers for each attempt that the query asks for, without those of which there is none."""
+    chosen, found = answers.each_attempt(query), []
+    for one in chosen:
+        try:
+            found.append(ask(one))
+        except NothingFound:
+            if one is chosen[-1] and not found:
+                raise
+    return _outcome(found, style, by)
+
+
+def _outcome(found: Sequence[Answer[Any]], style: Style, by: str | None = None) -> Outcome:
+    """Return the answers as text, one after the other; several in JSON are lines, as with --per-trace."""
+    documents: list[Document] = [answer.found for answer in found]
+    if len(documents) > 1 and style.format == "csv":
+        raise UsageError("--attempt all has no csv form; give one attempt")
+    form = "jsonl" if len(documents) > 1 and style.format == "json" else style.format
+    texts = [_written(document, form, style, by) for document in documents]
+    broken = next((answer.broken for answer in found if answer.broken is not None), None)
+    separator = "\n" if form == "jsonl" else "\n\n"
+    text = separator.join(one.rstrip("\n") for one in texts) if len(texts) > 1 else texts[0]
+    return Outcome(text, style.output, _reservation(broken, documents, style))
+
+
+def _written(document: Document, form: str, style: Style, by: str | None) -> str:
+    if form == "json":
+        return to_json(document)
+    if form == "jsonl":
+        return to_json_lines(document)
+    if form in ("csv", "markdown"):
+        return tables.write(document, form, by)
+    return render(document, by=by, color=None if style.output is None and not style.no_color else False)
 
 
 def _reservation(
-    broken: str | None, documents: Sequence[CriticalPathDocument | RanksDocument], style: Style
+    broken: str | None, documents: Sequence[Document], style: Style
 ) -> GrademlError | None:
     """Return the error that the answer is followed by: the source broke off, or data are missing."""
     if broken is not None:
         return SourceError(broken)
-    if style.strict and any(document.completeness.verdict == "incomplete" for document in documents):
+    if style.strict and any(_incomplete(document) for document in documents):
         return IncompleteError("the data are incomplete; the report without --strict says what is missing")
     return None
+
+
+def _incomplete(document: Document) -> bool:
+    if isinstance(document, RunsDocument):
+        return any(run.verdict == "incomplete" for run in document.runs)
+    return document.completeness.verdict == "incomplete"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grademl pull`: telemetry into a copy on disk."""
+"""`grademl pull` and `grademl push`: telemetry into a copy on disk, and on to a collector."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,11 +19,17 @@ from grademl_otel.analyzers.cli.options import (
     which_options,
 )
 from grademl_otel.analyzers.cli.output import Outcome
-from grademl_otel.analyzers.sources.registry import address
+from grademl_otel.analyzers.errors import without_secrets
+from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.sources.registry import address, parse_headers
 from grademl_otel.analyzers.subject import open_query, selection_of
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.copy.pull import Pulled
+    from grademl_otel.analyzers.copy.push import Pushed
+    from grademl_otel.analyzers.sources import Source
+
+_JAEGER_ANSWERS_S = 2.0
 
 
 @click.command(short_help="Copy a source to disk; can be interrupted and resumed.")
@@ -47,11 +53,84 @@ def pull(**options: Any) -> Outcome:
     source = open_query(query, everything=True)
     origin = origin_of(address(query.source), source.uri, selection_of(query), query.since)
     done = copy(source, folder, origin, refresh=refresh, progress=query.progress)
-    text = _json(done) if style.format == "json" else _text(done)
+    text = _document("grademl.pull/1", done) if style.format == "json" else _pulled_text(done)
     return Outcome(text, error=done.error)
 
 
-def _text(done: Pulled) -> str:
+@click.command(short_help="Send a file store or a copy to a collector.")
+@click.argument("source", required=False, metavar="[SOURCE]")
+@click.option(
+    "--to",
+    "endpoint",
+    required=True,
+    metavar="ENDPOINT",
+    help="OTLP receiver: http://host:4318, grpc://host:4317.",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="K=V",
+    help="Header to send to ENDPOINT; repeatable. Also $OTEL_EXPORTER_OTLP_HEADERS.",
+)
+@click.option("--run", metavar="ID|latest", help="Only this run: its id or the first digits of it.")
+@click.option("--attempt", metavar="N", help="Only this attempt.")
+@click.option("--verify", metavar="SOURCE", help="Where to look whether all arrived, as jaeger://host.")
+@click.option("--no-verify", is_flag=True, help="Do not look.")
+@plain_output_options
+def push(**options: Any) -> Outcome:
+    """Send all spans of SOURCE to an OTLP receiver, and look whether they arrived.
+
+    Without --verify, a Jaeger on ENDPOINT's host and its usual port is asked, if there is one.
+    """
+    from grademl_otel.analyzers.copy.endpoint import settings_for
+    from grademl_otel.analyzers.copy.push import push as send
+
+    style = take_style(options)
+    endpoint, verify = options.pop("endpoint"), options.pop("verify")
+    settings = settings_for(endpoint, parse_headers(options.pop("headers")))
+    if options.pop("no_verify"):
+        there = None
+    elif verify is not None:
+        there = open_query(Query.of(verify), everything=True)
+    else:
+        there = _jaeger_at(endpoint)
+    query = take_query({**options, "headers": ()})
+    done = send(
+        open_query(query, everything=True),
+        settings,
+        without_secrets(endpoint),
+        selection_of(query),
+        verify=there,
+        progress=query.progress,
+    )
+    text = _document("grademl.push/1", done) if style.format == "json" else _pushed_text(done)
+    return Outcome(text, error=done.error)
+
+
+def _jaeger_at(endpoint: str) -> Source | None:
+    """Return the Jaeger on the host of ``endpoint``, if one answers at its usual port."""
+    host = urlsplit(endpoint).hostname or ""
+    found = open_query(
+        Query.of(f"jaeger://[{host}]" if ":" in host else f"jaeger://{host}", timeout=_JAEGER_ANSWERS_S),
+        everything=True,
+    )
+    return None if found.probe().problems else found
+
+
+def _pushed_text(done: Pushed) -> str:
+    lines = [
+        f"sent {done.sent:,} spans of {done.traces:,} traces to {done.endpoint} in {done.requests:,}"
+        f" requests: {done.accepted:,} taken, {done.rejected:,} refused"
+    ]
+    if done.verified is not None:
+        lines.append(f"found at {done.verified_at}: {done.verified:,} spans, {done.missing:,} missing")
+    elif done.error is None:
+        lines.append("not looked for: name the place to look with --verify SOURCE")
+    return "\n".join([*lines, *(f"note: {note}" for note in done.notes)])
+
+
+def _pulled_text(done: Pulled) -> str:
     new = "" if done.copied == done.pieces else f" ({done.copied:,} new)"
     lines = [
         f"{done.pieces:,} pieces{new}, {done.spans:,} spans in {done.folder}: {done.files:,} files,"
@@ -63,9 +142,6 @@ def _text(done: Pulled) -> str:
     return "\n".join(lines)
 
 
-def _json(done: Pulled) -> str:
-    fields = asdict(done)
-    error = fields.pop("error")
-    return json.dumps(
-        {"schema": "grademl.pull/1", **fields, "error": None if error is None else str(error)}, indent=2
-    )
+def _document(schema: str, done: Pulled | Pushed) -> str:
+    fields = {**done.__dict__, "error": None if done.error is None else str(done.error)}
+    return json.dumps({"schema": schema, **fields}, indent=2)

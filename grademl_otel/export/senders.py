@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -27,6 +27,7 @@ Outcome = Literal["ok", "retry", "refused", "too large", "unsupported"]
 
 _USER_AGENT: Final = f"grademl-otel/{__version__}"
 _RETRYABLE_HTTP: Final = frozenset({401, 403, 407, 408, 429, 502, 503, 504})
+_LASTING_HTTP: Final = frozenset({401, 403, 407})
 _UNSUPPORTED_HTTP: Final = frozenset({404, 405, 501})
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -35,7 +36,7 @@ _METHODS: Final = {
 _MAX_ANSWER_BYTES: Final = 64 * 1024
 """As much as is read of an answer; one that means anything is far shorter."""
 _LONGEST_REASON: Final = 120
-_NO_CONNECTION: Final = "no connection"
+NO_CONNECTION: Final = "no connection"
 _UNREACHABLE: Final = "Failed to connect to remote host"
 """Stands in gRPC's account of each address when nothing listens there, and not when TLS fails."""
 _LONGEST_PAUSE_S: Final = 300.0
@@ -74,6 +75,8 @@ class Verdict:
     """What the user may do about it."""
     rejected: int = 0
     """Spans of a request that was taken (``ok``) which were not, for good."""
+    lasting: bool = field(default=False, compare=False)
+    """Of ``retry``: nothing changes until a person does, as with credentials and certificates."""
 
 
 OK: Final = Verdict("ok")
@@ -147,11 +150,11 @@ class GrpcSender:
         status = self._grpc.StatusCode
         code = error.code()
         details = error.details() or ""
-        reason = _NO_CONNECTION if _UNREACHABLE in details else _short(f"{code.name}: {details}")
+        reason = NO_CONNECTION if _UNREACHABLE in details else _short(f"{code.name}: {details}")
         if code == status.UNIMPLEMENTED:
             return Verdict("unsupported", reason, advice=_IS_IT_THE_PATH)
         if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED):
-            return Verdict("retry", reason, advice=_ARE_THEY_THE_CREDENTIALS)
+            return Verdict("retry", reason, advice=_ARE_THEY_THE_CREDENTIALS, lasting=True)
         retryable = (
             status.CANCELLED, status.DEADLINE_EXCEEDED, status.RESOURCE_EXHAUSTED, status.ABORTED,
             status.OUT_OF_RANGE, status.UNAVAILABLE, status.DATA_LOSS,
@@ -212,7 +215,8 @@ class HttpSender:
             return _taken(self._signal, _beginning(response))
         reason, advice = f"HTTP {code}", _HTTP_ADVICE.get(code, "")
         if code in _RETRYABLE_HTTP:
-            return Verdict("retry", reason, _retry_after(response.headers.get("Retry-After")), advice)
+            pause = _retry_after(response.headers.get("Retry-After"))
+            return Verdict("retry", reason, pause, advice, lasting=code in _LASTING_HTTP)
         if code == 413:
             return Verdict("too large", reason, advice=advice)
         if code in _UNSUPPORTED_HTTP:
@@ -227,8 +231,8 @@ class HttpSender:
         if isinstance(error, errors.Timeout):
             return Verdict("retry", "no answer in time", advice=_IS_IT_RUNNING)
         if isinstance(error, errors.SSLError):
-            return Verdict("retry", "TLS failed", advice=_IS_IT_THE_CERTIFICATE)
-        reason = _NO_CONNECTION if isinstance(error, errors.ConnectionError) else type(error).__name__
+            return Verdict("retry", "TLS failed", advice=_IS_IT_THE_CERTIFICATE, lasting=True)
+        reason = NO_CONNECTION if isinstance(error, errors.ConnectionError) else type(error).__name__
         return Verdict("retry", reason, advice=_IS_IT_RUNNING)
 
     def close(self) -> None:
@@ -267,7 +271,8 @@ def _taken(signal: str, answer: bytes) -> Verdict:
 
 def _unsendable(why: str) -> Verdict:
     """Return the verdict on a header that cannot be sent; its text is not shown, it may be a credential."""
-    return Verdict("retry", f"the request cannot be sent: {why}", advice=_ARE_THEY_THE_CREDENTIALS)
+    reason = f"the request cannot be sent: {why}"
+    return Verdict("retry", reason, advice=_ARE_THEY_THE_CREDENTIALS, lasting=True)
 
 
 def _is_metadata(value: str) -> bool:
@@ -276,7 +281,7 @@ def _is_metadata(value: str) -> bool:
 
 def _certificate(error: OSError) -> Verdict:
     reason = _short(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
-    return Verdict("retry", reason, advice=_IS_IT_THE_CERTIFICATE)
+    return Verdict("retry", reason, advice=_IS_IT_THE_CERTIFICATE, lasting=True)
 
 
 def _beginning(response: requests.Response) -> bytes:

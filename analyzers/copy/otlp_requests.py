@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of spans as OTLP export requests of bounded size.
+
+A span that was read from OTLP protobuf travels as the bytes that it was. Any other is put together from its
+fields, attributes, events and links; what such a reader passes over (trace states, attributes of links
+beside their kind, counts of what an SDK dropped) is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+    KeyValueList,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.model.raw import RawColumn
+from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.analyzers.sources.formats.otlp_messages import OTLP_PROTO
+from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION
+
+_MAX_BYTES: Final = 3_900_000
+"""Receivers take 4 MiB by default."""
+_MAX_SPANS: Final = 8_192
+_INT64: Final = range(-(2**63), 2**63)
+
+Group = tuple[int, int]
+"""Resource and scope, by their numbers; the scope -1 for none."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Spans that are sent together."""
+
+    spans: Sequence[tuple[Group, bytes]]
+
+    def halves(self) -> tuple[Request, Request]:
+        """Return two requests for one that is too large."""
+        middle = len(self.spans) // 2
+        return Request(self.spans[:middle]), Request(self.spans[middle:])
+
+
+@dataclass
+class Packer:
+    """Gathers spans and hands each full request to ``send``; `resources` and `scopes` are what they name."""
+
+    resources: Sequence[Mapping[str, Any]]
+    scopes: Sequence[Mapping[str, Any]]
+    send: Callable[[Request], None]
+    rebuilt: int = 0
+    """Spans that were put together from what a reader of another format keeps."""
+    _waiting: list[tuple[Group, bytes]] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, batch: SpanBatch) -> None:
+        """Take the spans of ``batch``."""
+        groups = zip(batch.resource_ix.tolist(), batch.scope_ix.tolist(), strict=True)
+        for group, message in zip(groups, self._messages(batch), strict=True):
+            if self._bytes + len(message) > _MAX_BYTES or len(self._waiting) >= _MAX_SPANS:
+                self.flush()
+            self._waiting.append((group, message))
+            self._bytes += len(message) + 8
+
+    def flush(self) -> None:
+        """Send what is waiting."""
+        if self._waiting:
+            request = Request(self._waiting)
+            self._waiting, self._bytes = [], 0
+            self.send(request)
+
+    def body(self, request: Request) -> bytes:
+        """Return ``request`` as an `ExportTraceServiceRequest`."""
+        by_group: dict[Group, list[bytes]] = {}
+        for group, message in request.spans:
+            by_group.setdefault(group, []).append(message)
+        by_resource: dict[int, list[bytes]] = {}
+        for (resource, scope), messages in by_group.items():
+            parts = [_field(2, message) for message in messages]
+            if scope >= 0:
+                parts.insert(0, _field(1, _scope(self.scopes[scope])))
+            by_resource.setdefault(resource, []).append(_field(2, b"".join(parts)))
+        return b"".join(
+            _field(1, _field(1, _resource(self.resources[resource])) + b"".join(scopes))
+            for resource, scopes in by_resource.items()
+        )
+
+    def _messages(self, batch: SpanBatch) -> Iterator[bytes]:
+        raws = batch.attributes
+        if raws.form == OTLP_PROTO:
+            return (raws[row] for row in range(len(batch)))
+        self.rebuilt += len(batch)
+        return _rebuilt(batch)
+
+
+def _field(number: int, message: bytes) -> bytes:
+    """Return a field of a message that holds ``message``: its tag, its length, and it."""
+    size, varint = len(message), bytearray()
+    while size > 127:
+        varint.append(size & 127 | 128)
+        size >>= 7
+    varint.append(size)
+    return bytes((number << 3 | 2, *varint)) + message
+
+
+def _rebuilt(batch: SpanBatch) -> Iterator[bytes]:
+    links = _links(batch)
+    columns = zip(
+        batch.trace_hi.tolist(), batch.trace_lo.tolist(), batch.span_id.tolist(), batch.parent_id.tolist(),
+        batch.names, batch.kind.tolist(), batch.start.tolist(), batch.end.tolist(), batch.status.tolist(),
+        batch.flags.tolist(), strict=True,
+    )  # fmt: skip
+    for row, (hi, lo, own, parent, name, kind, start, end, status, flags) in enumerate(columns):
+        attributes = dict(batch.attributes.form.attributes(batch.attributes[row]))
+        message = attributes.pop(STATUS_DESCRIPTION, None)
+        yield Span(
+            trace_id=hi.to_bytes(8, "big") + lo.to_bytes(8, "big"),
+            span_id=own.to_bytes(8, "big"),
+            parent_span_id=parent.to_bytes(8, "big") if parent else b"",
+            name=name,
+            kind=kind,
+            start_time_unix_nano=start,
+            end_time_unix_nano=end,
+            attributes=_pairs(attributes),
+            events=_events(batch.events, row),
+            links=links.get(row, ()),
+            status=Status(code=status, message=message if isinstance(message, str) else ""),
+            flags=flags,
+        ).SerializeToString()
+
+
+def _events(column: RawColumn | None, row: int) -> list[Span.Event]:
+    if column is None:
+        return []
+    return [
+        Span.Event(
+            time_unix_nano=min(max(event.time, 0), 2**64 - 1),
+            name=event.name,
+            attributes=_pairs(event.attributes),
+        )
+        for event in column.form.events(column[row])
+    ]
+
+
+def _links(batch: SpanBatch) -> dict[int, list[Span.Link]]:
+    links: dict[int, list[Span.Link]] = {}
+    if batch.links is None:
+        return links
+    found = batch.links
+    ids = zip(found.trace_hi.tolist(), found.trace_lo.tolist(), found.span_id.tolist(), strict=True)
+    for row, (hi, lo, span_id), kind in zip(found.span_ix.tolist(), ids, found.kind, strict=True):
+        links.setdefault(row, []).append(
+            Span.Link(
+                trace_id=hi.to_bytes(8, "big") + lo.to_bytes(8, "big"),
+                span_id=span_id.to_bytes(8, "big"),
+                attributes=[] if kind == _DEFAULT_LINK else _pairs({semconv.LINK_KIND: kind}),
+            )
+        )
+    return links
+
+
+_DEFAULT_LINK: Final = "follows"
+
+
+def _resource(attributes: Mapping[str, Any]) -> bytes:
+    message: bytes = Resource(attributes=_pairs(attributes)).SerializeToString()
+    return message
+
+
+def _scope(scope: Mapping[str, Any]) -> bytes:
+    message: bytes = InstrumentationScope(
+        name=str(scope.get("name") or ""),
+        version=str(scope.get("version") or ""),
+        attributes=_pairs(scope.get("attributes") or {}),
+    ).SerializeToString()
+    return message
+
+
+def _pairs(attributes: Mapping[str, Any]) -> list[KeyValue]:
+    return [KeyValue(key=key, value=_any(value)) for key, value in attributes.items()]
+
+
+def _any(value: Any) -> AnyValue:
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    if isinstance(value, bool):  # before int: a bool is one in Python
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value) if value in _INT64 else AnyValue(string_value=str(value))
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, bytes):
+        return AnyValue(bytes_value=value)
+    if isinstance(value, Mapping):
+        return AnyValue(kvlist_value=KeyValueList(values=_pairs(value)))
+    if isinstance(value, (list, tuple)):
+        return AnyValue(array_value=ArrayValue(values=[_any(item) for item in value]))
+    return AnyValue()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a source to an OTLP receiver, and a look whether it arrived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.copy.delivery import Delivery
+from grademl_otel.analyzers.copy.otlp_requests import Packer, Request
+from grademl_otel.analyzers.copy.stream import SpanStream, rows_of
+from grademl_otel.analyzers.copy.verify import SentSpans, missing
+from grademl_otel.analyzers.errors import GrademlError, Interrupted, NothingFound, SourceError
+from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.sources.base import Progress, Selection, Source, no_progress
+from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.export.senders import open_sender
+from grademl_otel.export.settings import OtlpSettings
+
+_AGAIN = "run the same command again: spans that are sent twice have the same ids"
+_REBUILT = (
+    "spans of other formats than OTLP protobuf go without trace states, attributes of links beside their"
+    " kind, and counts of what an SDK dropped"
+)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did; numbers of spans."""
+
+    source: str
+    endpoint: str
+    sent: int
+    accepted: int
+    rejected: int
+    requests: int
+    traces: int
+    verified_at: str | None = None
+    """Where it was looked for; None where nobody looked."""
+    verified: int | None = None
+    """Distinct spans found there."""
+    missing: int | None = None
+    notes: list[str] = field(default_factory=list)
+    error: GrademlError | None = None
+    """Why it is not all there, if it is not."""
+
+
+def push(
+    source: Source,
+    settings: OtlpSettings,
+    shown: str,
+    selection: Selection,
+    *,
+    verify: Source | None = None,
+    progress: Progress = no_progress,
+) -> Pushed:
+    """Send the spans that ``selection`` names the run of; compare with ``verify`` afterwards.
+
+    ``shown`` is the endpoint without secrets. Raises SourceError when the source cannot be read or nothing
+    could be delivered, NothingFound for no spans, and Interrupted. What arrived only in part is told in
+    `Pushed.error`.
+    """
+    sender = open_sender(settings)
+    sending = _Push(source, Delivery(sender, shown), selection, progress)
+    try:
+        sending.send_all()
+        done = sending.pushed(shown)
+        if not done.sent and done.error is None:
+            raise NothingFound(f"{source.uri}: no span in it matches; see `grademl runs {source.uri}`")
+        return done if verify is None or done.error is not None else sending.verified(done, verify)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted: {sending.so_far()}; {_AGAIN}") from None
+    finally:
+        sender.close()
+
+
+class _Push:
+    """One push at work."""
+
+    def __init__(self, source: Source, delivery: Delivery, selection: Selection, progress: Progress) -> None:
+        self._source = source
+        self._delivery = delivery
+        self._selection = selection
+        self._progress = progress
+        self._stream = SpanStream(self._take)
+        self._packer = Packer(self._stream.resources, self._stream.scopes, self._send)
+        self._sent = SentSpans()
+        self._ledger = Ledger()
+        self._error: SourceError | None = None
+
+    def send_all(self) -> None:
+        """Send until the end, or until the source or the other end fails; that is kept for `pushed`."""
+        try:
+            for piece in self._source.pieces(self._selection, self._ledger):
+                self._stream.begin_piece()
+                piece.read(self._stream, self._ledger)
+            self._packer.flush()
+        except SourceError as error:
+            if not self._delivery.requests:
+                raise
+            self._error = error
+        if self._error is None and self._ledger.broken is not None:
+            self._error = SourceError(self._ledger.broken)
+
+    def _take(self, batch: SpanBatch) -> None:
+        wanted = np.array([self._is_wanted(ix) for ix in range(len(self._stream.resources))], np.bool_)
+        mask = wanted[batch.resource_ix]
+        some = batch if mask.all() else rows_of(batch, np.flatnonzero(mask))
+        if len(some):
+            self._sent.add(some)
+            self._packer.add(some)
+
+    def _is_wanted(self, resource_ix: int) -> bool:
+        """Whether spans of this resource are of the run and the attempt asked for."""
+        attributes = self._stream.resources[resource_ix]
+        run, attempt = self._selection.run_id, self._selection.attempt
+        named = str(attributes.get(semconv.RUN_ID, "")).lower()
+        of_run = run is None or (bool(named) and named.startswith(run.lower()))
+        return of_run and (attempt is None or attributes.get(semconv.ATTEMPT) == attempt)
+
+    def _send(self, request: Request) -> None:
+        self._delivery.send(request, self._packer)
+        self._progress("spans sent", self._delivery.accepted + self._delivery.rejected, None)
+
+    def so_far(self) -> str:
+        return f"{self._delivery.accepted:,} spans were taken"
+
+    def pushed(self, shown: str) -> Pushed:
+        """Return what was sent."""
+        delivery = self._delivery
+        error: GrademlError | None = None
+        if self._error is not None:
+            error = SourceError(f"{self._error}; {self.so_far()}; {_AGAIN}")
+        elif delivery.rejected:
+            error = SourceError(
+                f"{shown}: {delivery.rejected:,} of {delivery.accepted + delivery.rejected:,} spans were"
+                f" refused: {delivery.reason or 'no reason given'}"
+            )
+        return Pushed(
+            source=self._source.uri,
+            endpoint=shown,
+            sent=delivery.accepted + delivery.rejected,
+            accepted=delivery.accepted,
+            rejected=delivery.rejected,
+            requests=delivery.requests,
+            traces=self._sent.traces(),
+            notes=[*self._ledger.warnings, *([_REBUILT] if self._packer.rebuilt else [])],
+            error=error,
+        )
+
+    def verified(self, done: Pushed, verify: Source) -> Pushed:
+        """Return ``done`` with what was found at ``verify``."""
+        sent = self._sent.by_trace()
+        total = sum(map(len, sent.values()))
+        absent = missing(sent, verify, self._progress)
+        lost = sum(map(len, absent.values()))
+        error = None
+        if lost:
+            hi, lo = next(iter(absent))
+            error = SourceError(
+                f"{verify.uri}: {lost:,} of {total:,} spans are not there, in {len(absent):,} of"
+                f" {len(sent):,} traces (as {hi:016x}{lo:016x}); {_AGAIN}"
+            )
+        return replace(done, verified_at=verify.uri, verified=total - lost, missing=lost, error=error)
