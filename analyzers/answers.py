@@ -109,6 +109,7 @@ def runs(query: Query) -> Answer[RunsDocument]:
             name=run.name,
             parent=run.parent,
             path=run.path,
+            verdict=run.verdict,
         )
         for run in listing.runs
         if (selection.service is None or run.service == selection.service)

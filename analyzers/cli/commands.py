@@ -103,7 +103,9 @@ def critical_path(**options: Any) -> Outcome:
         raise UsageError(f"--per-trace writes JSON lines; it has no {style.format} form")
     query = take_query(options)
     if per_trace and query.every_attempt:
-        raise UsageError("--per-trace answers for each trace, --attempt all for each attempt; give one of them")
+        raise UsageError(
+            "--per-trace answers for each trace, --attempt all for each attempt; give one of them"
+        )
     if per_trace:
         answer = answers.per_trace(query, by=by, top=top)
         text = "\n".join(to_json(document, indent=False) for document in answer.found)
@@ -153,9 +155,7 @@ def _written(document: Document, form: str, style: Style, by: str | None) -> str
     return render(document, by=by, color=None if style.output is None and not style.no_color else False)
 
 
-def _reservation(
-    broken: str | None, documents: Sequence[Document], style: Style
-) -> GrademlError | None:
+def _reservation(broken: str | None, documents: Sequence[Document], style: Style) -> GrademlError | None:
     """Return the error that the answer is followed by: the source broke off, or data are missing."""
     if broken is not None:
         return SourceError(broken)

@@ -37,7 +37,7 @@ class CopySource:
 
     def list(self) -> Listing:
         telemetry = self._load()
-        runs: _Runs = [replace(run, path=self.path) for run in list_runs(telemetry)]
+        runs: _Runs = [replace(run, path=self.path) for run in list_runs(telemetry, whole=True)]
         return Listing(runs, sorted(foreign_services(telemetry)), telemetry.ledger.warnings)
 
     def read(self, selection: Selection) -> Telemetry:

@@ -256,3 +256,5 @@ class RunSummary:
     parent: str | None = None
     """Run id of the run whose process started this one's."""
     path: str | None = None
+    verdict: str | None = None
+    """Of `Completeness`; None where not all of the run was read."""

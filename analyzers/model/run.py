@@ -61,9 +61,12 @@ _MAIN: Final = "main"
 _ENDS_WORST_FIRST: Final = ("killed", "exception", "unknown", "exit")
 
 
-def list_runs(telemetry: Telemetry) -> list[RunSummary]:
-    """Return the runs and attempts in ``telemetry``, the latest first."""
-    found = [_summary(attempt) for attempt in attempts(telemetry)]
+def list_runs(telemetry: Telemetry, *, whole: bool = False) -> list[RunSummary]:
+    """Return the runs and attempts in ``telemetry``, the latest first; with verdicts if it is ``whole``."""
+    found = []
+    for attempt in attempts(telemetry):
+        verdict = _assemble(attempt, telemetry, None).completeness.verdict if whole else None
+        found.append(replace(_summary(attempt), verdict=verdict))
     return sorted(found, key=lambda run: (run.start, run.attempt), reverse=True)
 
 

@@ -421,6 +421,8 @@ class RunEntry:
     parent: str | None
     """Run whose process started this one's."""
     path: str | None
+    verdict: str | None
+    """On the completeness of its data; null where they were not all read for the list."""
 
 
 @dataclass(frozen=True, kw_only=True)

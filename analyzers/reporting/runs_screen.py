@@ -9,13 +9,15 @@ from typing import Final
 
 from grademl_otel.analyzers.reporting.canvas import Canvas, table
 from grademl_otel.analyzers.reporting.document import RunEntry, RunsDocument
-from grademl_otel.analyzers.units import duration
+from grademl_otel.analyzers.units import count, duration
 
 SHORT_ID = 12
 """Digits of a run's id that are shown; `--run` takes as many as tell it from the others."""
 
 _NO_NAME = "unknown_service"
 """What OpenTelemetry calls a program whose user gave it no name."""
+
+_NOT_READ: Final = "not read"
 
 _COLUMNS: Final = {
     "run": "fixed",
@@ -27,6 +29,7 @@ _COLUMNS: Final = {
     "ranks": "right",
     "steps": "right",
     "ended": "fixed",
+    "data": "fixed",
     "name": "left",
     "parent": "fixed",
 }
@@ -37,6 +40,9 @@ _USUAL: Final = {"attempt": "0", "service": "", "ranks": "1", "name": "", "paren
 def draw(canvas: Canvas, document: RunsDocument) -> None:
     """Write the runs, the latest first, then the services of traces that belong to none."""
     if document.runs:
+        line, style = _verdict(document.runs)
+        canvas.line(line, label="data", style=style)
+        canvas.blank()
         canvas.tables([table("", columns(document.runs), rows(document.runs, SHORT_ID), header=True)])
     if document.runs and document.services:
         canvas.blank()
@@ -45,6 +51,18 @@ def draw(canvas: Canvas, document: RunsDocument) -> None:
         canvas.line("their critical path: grademl critical-path SOURCE --service NAME")
     for warning in document.warnings:
         canvas.line(f"note: {warning}")
+
+
+def _verdict(runs: Sequence[RunEntry]) -> tuple[str, str]:
+    """Return what is to be said of the data of all runs, and in which style."""
+    incomplete = sum(run.verdict == "incomplete" for run in runs)
+    unread = sum(run.verdict is None for run in runs)
+    if incomplete:
+        of_all = f"{incomplete:,} of {count(len(runs), 'run')}"
+        return f"INCOMPLETE ({of_all}): `grademl report --run ID` says what is missing", "bold yellow"
+    if unread:
+        return "not checked: a list reads no more than it needs; `grademl report --run ID` checks a run", ""
+    return f"complete ({count(len(runs), 'run')})", ""
 
 
 def started(run: RunEntry) -> str:
@@ -60,6 +78,8 @@ def columns(runs: Sequence[RunEntry]) -> list[tuple[str, str]]:
     """Return the headings of `rows` and how each column is set, see `canvas.table`."""
     cells = [_cells(run, None) for run in runs]
     hidden = {name for name, usual in _USUAL.items() if all(of_run[name] == usual for of_run in cells)}
+    if len({of_run["data"] for of_run in cells}) == 1:
+        hidden.add("data")
     return [column for column in _COLUMNS.items() if column[0] not in hidden]
 
 
@@ -80,6 +100,7 @@ def _cells(run: RunEntry, digits: int | None) -> dict[str, str]:
         "ranks": f"{run.ranks:,}",
         "steps": f"{run.steps:,}",
         "ended": run.ended,
+        "data": run.verdict or _NOT_READ,
         "name": run.name,
         "parent": (run.parent or "")[:digits],
     }

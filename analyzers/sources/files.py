@@ -61,7 +61,7 @@ class FileSource:
                     raise
                 warnings.append(str(error))
                 continue
-            runs += [replace(run, path=str(group[0][-1])) for run in list_runs(telemetry)]
+            runs += [replace(run, path=str(group[0][-1])) for run in list_runs(telemetry, whole=True)]
             services.update(foreign_services(telemetry))
             warnings += telemetry.ledger.warnings
         runs.sort(key=lambda run: (run.start, run.attempt), reverse=True)

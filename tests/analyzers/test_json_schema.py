@@ -175,7 +175,7 @@ def test_runs_document(tmp_path: Path) -> None:
     (run,) = document["runs"]
     assert list(run) == [
         "run", "attempt", "fit", "script", "service", "start_unix_ns", "wall_ns", "ranks", "steps", "ended",
-        "name", "parent", "path",
+        "name", "parent", "path", "verdict",
     ]  # fmt: skip
     assert (run["start_unix_ns"], run["steps"], run["ranks"]) == (str(Training.start), 5, 1)
 
