@@ -63,15 +63,17 @@ class SpanStream(SpanBuilder):
         return len(some)
 
     def close_traces(self, since: int) -> tuple[int, int]:
-        some: set[tuple[int, int]] = set()
-        for begin, hi, lo in self._recent:
-            first = max(0, since - begin)
-            some.update(zip(hi[first:].tolist(), lo[first:].tolist(), strict=True))
-        again = len(self._again)
-        self._closed |= some
-        self._again.clear()
+        closed = super().close_traces(since)
         self._recent.clear()
-        return len(some), again
+        return closed
+
+    def _ids_since(self, since: int) -> tuple[IdArray, IdArray]:
+        recent = [(hi[max(0, since - at) :], lo[max(0, since - at) :]) for at, hi, lo in self._recent]
+        empty = np.zeros(0, np.uint64)
+        return (
+            np.concatenate([empty, *(hi for hi, _ in recent)]),
+            np.concatenate([empty, *(lo for _, lo in recent)]),
+        )
 
 
 def rows_of(batch: SpanBatch, rows: IntArray) -> SpanBatch:

@@ -94,9 +94,8 @@ class SpanBuilder:
 
     def spans_of_traces(self, since: int) -> dict[int, int]:
         """Return trace id -> number of spans, of the spans from index ``since`` on."""
-        hi, lo = (self._parts.last(name, len(self) - since) for name in ("trace_hi", "trace_lo"))
         found: dict[int, int] = {}
-        for (high, low), spans in _by_trace(hi, lo):
+        for (high, low), spans in _by_trace(*self._ids_since(since)):
             found[high << 64 | low] = found.get(high << 64 | low, 0) + spans
         return found
 
@@ -106,12 +105,16 @@ class SpanBuilder:
         A server may return a trace more than once, each time as a whole: what comes again is no duplicate.
         Returns (number of traces closed now, number of those closed before that came again since then).
         """
-        hi, lo = (self._parts.last(name, len(self) - since) for name in ("trace_hi", "trace_lo"))
-        some = {trace for trace, _ in _by_trace(hi, lo)}
+        some = {trace for trace, _ in _by_trace(*self._ids_since(since))}
         again = len(self._again)
         self._closed |= some
         self._again.clear()
         return len(some), again
+
+    def _ids_since(self, since: int) -> tuple[IdArray, IdArray]:
+        """Return the halves of the trace ids of the spans from index ``since`` on."""
+        count = len(self) - since
+        return self._parts.last("trace_hi", count), self._parts.last("trace_lo", count)
 
     def finish(self, ledger: Ledger) -> SpanColumns:
         """Return the columns of all spans so far; what was repaired is counted in ``ledger``.
