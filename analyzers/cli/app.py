@@ -18,6 +18,7 @@ from grademl_otel.analyzers.cli.commands import grademl
 from grademl_otel.analyzers.cli.interrupts import interruptible
 from grademl_otel.analyzers.cli.output import Outcome, deliver
 from grademl_otel.analyzers.cli.progress import ProgressLine
+from grademl_otel.analyzers.printable import clean, clean_lines
 
 
 def run(argv: Sequence[str]) -> int:
@@ -58,8 +59,8 @@ def _fail(line: str, code: int, debug: bool) -> int:
     # Nobody may be left to read it: the code still tells.
     with suppress(OSError):
         if debug:
-            traceback.print_exc()
-        print(f"grademl: {' '.join(line.split())}", file=sys.stderr, flush=True)
+            print(clean_lines(traceback.format_exc()), file=sys.stderr)
+        print(f"grademl: {clean(' '.join(line.split()))}", file=sys.stderr, flush=True)
     return code
 
 

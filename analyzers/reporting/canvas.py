@@ -17,6 +17,8 @@ from rich.console import Console, Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from grademl_otel.analyzers.printable import clean
+
 PLAIN_WIDTH: Final = 110
 """Columns when the output is not a terminal."""
 MIN_WIDTH: Final = 40
@@ -112,8 +114,3 @@ def table(
 def bar(share: float, width: int = BAR_WIDTH) -> str:
     """Return a bar of ``#`` whose full width is a share of 1; nothing below half a character."""
     return "#" * min(width, max(0, round(share * width)))
-
-
-def clean(text: str) -> str:
-    """Return ``text`` with every character that could move the cursor or change colours shown as ``?``."""
-    return "".join(character if character.isprintable() else "?" for character in text)

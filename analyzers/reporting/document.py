@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from grademl_otel.analyzers.diagnosis.finding import Abstained, Finding, Verdict
+from grademl_otel.analyzers.printable import clean_json
 
 CRITICAL_PATH_SCHEMA: Final = "grademl.critical_path/1"
 REPORT_SCHEMA: Final = "grademl.report/1"
@@ -474,7 +475,7 @@ def to_dict(document: Document) -> dict[str, Any]:
 def to_json(document: Document, *, indent: bool = True) -> str:
     """Return ``document`` as JSON text without a final newline; one line when not indented."""
     encoded: bytes = msgspec.json.encode(_keys(document))
-    return (msgspec.json.format(encoded, indent=2) if indent else encoded).decode()
+    return clean_json((msgspec.json.format(encoded, indent=2) if indent else encoded).decode())
 
 
 def _keys(document: Document) -> dict[str, Any]:
@@ -490,5 +491,5 @@ def _keys(document: Document) -> dict[str, Any]:
 def to_json_lines(document: Document) -> str:
     """Return JSON text of one line for each answer: the document itself, or each run of a list."""
     if isinstance(document, RunsDocument):
-        return "\n".join(msgspec.json.encode(run).decode() for run in document.runs)
+        return "\n".join(clean_json(msgspec.json.encode(run).decode()) for run in document.runs)
     return to_json(document, indent=False)

@@ -7,6 +7,7 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
+from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.reporting import runs_screen
 from grademl_otel.analyzers.reporting.document import (
     Document,
@@ -83,8 +84,10 @@ def _csv(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _harmless(cell: Cell) -> Cell:
-    """Return ``cell`` such that a spreadsheet does not run a name from telemetry as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and cell else cell
+    """Return ``cell`` such that neither a spreadsheet nor a terminal takes a name for a command."""
+    if not isinstance(cell, str):
+        return cell
+    return clean(f"'{cell}" if cell[:1] in "=+-@\t\r" and cell else cell)
 
 
 def _readable(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Rows:
