@@ -173,6 +173,12 @@ class Ledger:
     """Attributes, events and links of spans that the SDK left out because of its own limits, as it says."""
     passed_over: int = 0
     """Requests of metrics and logs among the spans; nothing of the spans is missing."""
+    microseconds: bool = False
+    """Whether times of some spans were given in whole microseconds: lengths are 1 us too short at most."""
+    moved: int = 0
+    """Spans that Jaeger's clock-skew adjustment moved before it gave them out; a raw answer has them as sent."""
+    moved_most_ns: int = 0
+    """How far one of them was moved, at most."""
     impossible_times: int = 0
     """Spans with end < start or without an end; kept in the columns, left out of every analysis."""
     unreadable_lines: int = 0
