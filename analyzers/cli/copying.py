@@ -20,6 +20,7 @@ from grademl_otel.analyzers.cli.options import (
 )
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import without_secrets
+from grademl_otel.analyzers.printable import clean_lines
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.sources.registry import address, parse_headers
 from grademl_otel.analyzers.subject import open_query, selection_of
@@ -127,7 +128,7 @@ def _pushed_text(done: Pushed) -> str:
         lines.append(f"found at {done.verified_at}: {done.verified:,} spans, {done.missing:,} missing")
     elif done.error is None:
         lines.append("not looked for: name the place to look with --verify SOURCE")
-    return "\n".join([*lines, *(f"note: {note}" for note in done.notes)])
+    return clean_lines("\n".join([*lines, *(f"note: {note}" for note in done.notes)]))
 
 
 def _pulled_text(done: Pulled) -> str:
@@ -139,7 +140,7 @@ def _pulled_text(done: Pulled) -> str:
     lines += [f"note: {warning}" for warning in done.warnings]
     if done.error is None:
         lines.append(f"read it with: grademl {done.folder}")
-    return "\n".join(lines)
+    return clean_lines("\n".join(lines))
 
 
 def _document(schema: str, done: Pulled | Pushed) -> str:
