@@ -86,7 +86,7 @@ def judge(run: Run) -> Judgement:
         judgement = _judged(run, found, late, max(len(found), confirmed))
         if judgement is not None:
             return judgement
-    return Judgement([], in_vain or _not_observable(run, compared))
+    return Judgement([], in_vain or _within_error(run, compared) or _not_observable(run, compared))
 
 
 def observable(run: Run) -> bool:
@@ -178,6 +178,23 @@ def _nobody_waits(found: Comparison, waits: Comparison, margin: float) -> bool:
         return False
     late = lateness(found.of_steps_in(waits), margin)
     return late is not None and late.gain >= WARN_SHARE
+
+
+def _within_error(run: Run, compared: list[Comparison]) -> list[Abstained]:
+    """Return which rank is late by less than what the clocks of hosts may be off; nothing if none is."""
+    error = activities(run).collectives.clocks.error_ns
+    for found in compared:
+        late = lateness(found) if error else None
+        if late is not None and late.pattern != CHANGING and late.gain >= WARN_SHARE:
+            return [
+                Abstained(
+                    RULE,
+                    f"rank {late.ranks[0]} seems {milliseconds(late.late_ns)} late, less than {_CLOCK_MARGIN}"
+                    f" times the {milliseconds(error)} by which the clocks of the hosts may be off",
+                    "record more steps with their collectives on all hosts (GRADEML_BUDGET=100)",
+                )
+            ]
+    return []
 
 
 def _waited_for_by_nobody(late: Lateness) -> Abstained:

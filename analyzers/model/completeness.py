@@ -15,15 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Ledger, Telemetry
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.coverage import Coverage, Rows, coverage_of
 from grademl_otel.analyzers.model.evidence import Evidence, count_of
 from grademl_otel.analyzers.model.facts import Completeness, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
-from grademl_otel.analyzers.units import duration
+from grademl_otel.analyzers.units import count, duration
 
 _NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
 _LISTED: Final = 8
+_LOW: Final = (1 << 64) - 1
 _GAPS: Final = 1000
 _MOST_REASONS: Final = 24
 
@@ -81,8 +82,11 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
         reasons.add(f"{traces} {evidence.roots} roots; {wanted} expected")
     for fault in evidence.malformed:
         reasons.add(f"a step table cannot be read: {fault}")
-    for reason in _of_ledger(evidence.ledger):
+    for reason in _of_ledger(evidence.ledger, evidence.of_cut_traces):
         reasons.add(reason)
+    if reasons:  # else the run's own counts say that nothing was cut
+        for line in evidence.ledger.near_cap:
+            reasons.add(line)
     for reason in evidence.ledger.near_cap if reasons else ():  # the counts above tell better
         reasons.add(reason)
     expected_steps = max((one.expected for one in covered.values()), default=None)
@@ -126,7 +130,9 @@ def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Complete
     several = int(np.count_nonzero(per_trace > 1))
     if several:
         reasons.append(f"{several:,} traces have several roots")
-    reasons += [*_of_ledger(ledger), *ledger.near_cap]
+    reasons += [*_of_ledger(ledger, spans_of_traces(spans, ledger.partial_traces)), *ledger.near_cap]
+    if ledger.unreadable_lines:
+        reasons.append(f"{count(ledger.unreadable_lines, 'line')} of the source cannot be read")
     return Completeness(
         verdict="incomplete" if reasons else "unverifiable",
         reasons=reasons,
@@ -137,11 +143,23 @@ def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Complete
     )
 
 
-def _of_ledger(ledger: Ledger) -> list[str]:
+def spans_of_traces(spans: SpanColumns, traces: Iterable[str]) -> dict[str, int]:
+    """Return trace id (hex) -> how many of its spans are here, of ``traces``."""
+    found = {}
+    for trace in traces:
+        number = int(trace, 16)
+        of_trace = (spans.trace_lo == np.uint64(number & _LOW)) & (spans.trace_hi == np.uint64(number >> 64))
+        found[trace] = int(np.count_nonzero(of_trace))
+    return found
+
+
+def _of_ledger(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
+    """Return what reading lost; ``here`` tells how many spans of each cut trace arrived."""
     reasons = []
     if ledger.partial_traces:
-        listed = _listed(ledger.partial_traces)
-        reasons.append(f"{len(ledger.partial_traces)} traces were cut or not given by the server: {listed}")
+        listed = [f"{trace} ({count(here.get(trace, 0), 'span')} here)" for trace in ledger.partial_traces]
+        were = "trace was" if len(listed) == 1 else "traces were"
+        reasons.append(f"{len(listed):,} {were} cut or not given by the server: {_listed(listed)}")
     if ledger.broken:
         reasons.append(f"reading broke off: {ledger.broken}")
     if ledger.capped:

@@ -42,6 +42,8 @@ class Evidence:
     orphans: int = 0
     roots: int = 0
     """Spans without a parent in the run's trace."""
+    of_cut_traces: dict[str, int] = field(default_factory=dict)
+    """Traces that the server cut, as it says, and how many of their spans are here."""
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Rank -> start and end of its main lane, as far as they are known."""
 

@@ -13,7 +13,7 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.model.attempts import Attempt, attempts, identity, whole
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, Telemetry
-from grademl_otel.analyzers.model.completeness import judge
+from grademl_otel.analyzers.model.completeness import judge, spans_of_traces
 from grademl_otel.analyzers.model.devices import given_up, memory_of
 from grademl_otel.analyzers.model.ending import how_ended, without_last
 from grademl_otel.analyzers.model.evidence import Evidence, count_of
@@ -170,6 +170,7 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
     scopes = _scopes(attempt)
     said = _said_of_run(evidence.run_attributes, parts)
     device = said.get(semconv.DEVICE)
+    evidence.of_cut_traces = spans_of_traces(spans, telemetry.ledger.partial_traces)
     completeness = judge(evidence, census)
     completeness.notes = [*beside, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
     completeness.notes += [*given_up(parts), *unfinished]

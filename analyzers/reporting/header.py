@@ -31,10 +31,12 @@ def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None
     report = document if isinstance(document, ReportDocument) else None
     canvas.line(" · ".join(_subject(document)))
     if report is not None and report.run is not None:
-        for ended in report.run.ended[:_LISTED]:
-            if line := _ended(ended):
-                canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
-        if line := waiting_in_vain(report.run.ended):
+        badly = [(ended, line) for ended in report.run.ended if (line := _ended(ended))]
+        for ended, line in badly[:_LISTED]:
+            canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
+        if len(badly) > _LISTED:
+            canvas.line(f"and {len(badly) - _LISTED:,} more ranks (--json)", label="ended")
+        if line := waiting_in_vain(report.run.ended, _silent(document.completeness)):
             canvas.line(line, label="ended", style="bold red")
     complete = document.completeness
     notes = document.notes
@@ -101,11 +103,19 @@ def clock_in_words(one: ClockOffset) -> str:
     return f"{one.host} {offset:+,.{digits}f} ms +- {error:,.{digits}f}{told}"
 
 
-def waiting_in_vain(ended: Sequence[EndedInfo]) -> str | None:
-    """Return which ranks were in a collective at the end, and which were not; None unless some were."""
+def _silent(complete: CompletenessInfo) -> list[int]:
+    """Return the ranks that sent nothing."""
+    return sorted(set(range(complete.ranks.expected or 0)) - set(complete.ranks.present))
+
+
+def waiting_in_vain(ended: Sequence[EndedInfo], silent: Sequence[int] = ()) -> str | None:
+    """Return which ranks were in a collective at the end, and which were not; None unless some were.
+
+    Of the ``silent`` ones, of which nothing arrived, nobody knows.
+    """
     inside = [one for one in ended if one.how != "exit" and one.open_phase in _COLLECTIVES]
     away = [one for one in ended if one not in inside]
-    if not inside or not away:
+    if not inside or not (away or silent):
         return None
     waiting = _listed([f"{one.rank}" for one in inside])
     absent = _listed(
@@ -113,6 +123,7 @@ def waiting_in_vain(ended: Sequence[EndedInfo]) -> str | None:
             f"rank {one.rank} ({'ended' if one.how == 'exit' else f'in {one.open_phase or OTHER}'})"
             for one in away
         ]
+        + [f"rank {rank} (sent nothing)" for rank in silent]
     )
     ranks = f"rank {waiting} was" if len(inside) == 1 else f"ranks {waiting} were"
     return f"{ranks} in a collective; not in it: {absent}"

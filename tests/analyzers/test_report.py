@@ -286,7 +286,8 @@ def test_a_service_without_a_name_takes_no_room(tmp_path: Path, monkeypatch: pyt
         simulate(training).write_store(Path("runs"))
         if not number:
             assert "service" not in render(analyzers.runs("runs"), width=110)
-    heading, *rows = render(analyzers.runs("runs"), width=110).splitlines()
+    data, _, heading, *rows = render(analyzers.runs("runs"), width=110).splitlines()
+    assert data == "data  complete (2 runs)"
     assert "service" in heading
     assert len(rows) == 2
     assert [("trainer" in row, "unknown" in row) for row in sorted(rows)] == [(False, False), (True, False)]
@@ -298,8 +299,8 @@ def test_the_usual_list_of_runs_fits_80_columns(tmp_path: Path, monkeypatch: pyt
     screens = [render(analyzers.runs("runs"), width=width) for width in (110, 80, 40)]
     wide, usual, narrow = (screen.splitlines() for screen in screens)
     assert usual == wide
-    assert wide[0].split() == ["run", "script", "started", "(UTC)", "took", "steps", "ended"]
-    assert len(narrow) == 2
-    assert all("…" in line for line in narrow)  # never a time that lost its last digit unseen
+    assert wide[2].split() == ["run", "script", "started", "(UTC)", "took", "steps", "ended"]
+    assert len(narrow) == 4
+    assert all("…" in line for line in narrow[2:])  # never a time that lost its last digit unseen
     simulate(Training(epochs=1, steps_per_epoch=3, run_id="f" * 32, ranks=2)).write_store(Path("runs"))
     assert "ranks" in render(analyzers.runs("runs"), width=80)
