@@ -80,7 +80,9 @@ def write_table(
     columns: dict[str, Any] = {
         name: pa.array(values, pa.from_numpy_dtype(_NUMBERS[name])) for name, values in numbers.items()
     }
-    columns["name"] = pa.array([name for batch in parts for name in batch.names], pa.string())
+    columns["name"] = pa.array(
+        [name for batch in parts for name in batch.names], pa.string()
+    ).dictionary_encode()
     columns["attributes"] = pa.chunked_array([_binary(batch.attributes) for batch in parts])
     columns["events"] = pa.chunked_array([_events(batch) for batch in parts], pa.large_binary())
     columns["links"] = pa.chunked_array([_links(batch) for batch in parts], pa.list_(_LINK))
@@ -145,7 +147,7 @@ def read_table(path: Path, builder: SpanBuilder, live: npt.NDArray[np.bool_] | N
     Raises SourceError for what is no such file, or of another version.
     """
     try:
-        with pq.ParquetFile(path, read_dictionary=["name"], pre_buffer=True) as file:
+        with pq.ParquetFile(path, pre_buffer=True) as file:
             about = _about(path, file.schema_arrow.metadata or {})
             resources = [builder.resource(("copy", bytes(raw)), _resource) for raw in about.resources]
             scopes = [builder.scope(("copy", bytes(raw)), _scope) for raw in about.scopes]

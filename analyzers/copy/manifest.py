@@ -301,8 +301,8 @@ def _explained(folder: Path, writing: bool = True) -> Iterator[None]:
         if writing:
             raise UsageError(f"cannot write {where}: {reason}; is there room, and is it yours?") from None
         raise SourceError(f"{where}: cannot be read: {reason}") from None
-    except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError):
-        raise _damaged(where) from None
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        raise _damaged(where) from None  # SQLite does not say that bytes of it were changed
 
 
 def _damaged(where: Path) -> SourceError:

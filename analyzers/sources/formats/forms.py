@@ -13,6 +13,8 @@ from grademl_otel.analyzers.model.raw import Form
 _PLACES: Final = {
     "otlp-json": ("otlp_values", "OTLP_JSON"),
     "otlp-proto": ("otlp_messages", "OTLP_PROTO"),
+    "jaeger-json": ("jaeger_values", "JAEGER_JSON"),
+    "otlp-proto": ("otlp_messages", "OTLP_PROTO"),
 }
 """Name -> (module of this package, its attribute). A name on somebody's disk keeps its meaning."""
 
