@@ -8,7 +8,6 @@ from typing import Final
 
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.sources import lines
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.compression import Broken, compression, expanded, peeked
 from grademl_otel.analyzers.sources.formats import documents, sniff, wire
@@ -175,7 +174,7 @@ def unpacked(message: bytes, max_bytes: int) -> bytes:
 
 
 def _text(stream: Iterator[bytes], where: str, builder: SpanBuilder, ledger: Ledger, max_bytes: int) -> None:
-    lines.read_json(stream, builder, ledger, where, max_bytes)
+    documents.read_json(stream, builder, ledger, where, max_bytes)
 
 
 def _framed(
@@ -247,7 +246,7 @@ def _read_messages(
 
 def _read_message(message: bytes, builder: SpanBuilder, ledger: Ledger) -> None:
     if sniff.holds(message[: sniff.HEAD]) is Holds.TEXT:
-        documents.read_document(message, builder)
+        documents.read_document(message, builder, ledger)
     else:
         from grademl_otel.analyzers.sources.formats import otlp_proto
 

@@ -6,22 +6,20 @@ What is in a file is told by its content, whatever it is called.
 
 from __future__ import annotations
 
-import os
-import select
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
 from grademl_otel.analyzers.sources import paths, seams
-from grademl_otel.analyzers.sources.base import Listing, Selection, SourceOptions
+from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
+from grademl_otel.analyzers.sources.blocks import blocks_of
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.compression import peeked
 from grademl_otel.analyzers.sources.containers import NotTelemetry, read_blocks, unbroken
@@ -29,12 +27,12 @@ from grademl_otel.analyzers.sources.formats import sniff
 from grademl_otel.analyzers.sources.formats.decoding import gc_paused
 from grademl_otel.analyzers.sources.narrow import narrow, run_ids
 
-_BLOCK: Final = 1 << 20
 _PROGRESS_S: Final = 0.25
 
 # `list` is a method of a source, so that the body of the class cannot name the type.
 _Runs = list[RunSummary]
 _Lines = list[str]
+_Pieces = list[Piece]
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,27 @@ class FileSource:
         if selection.run_id is not None and len(run_ids(spans)) > 1:
             raise paths.ambiguous(self.path, selection.run_id)
         return replace(telemetry, spans=spans)
+
+    def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
+        from grademl_otel.analyzers.sources.growth import pieces_of
+
+        found: _Pieces = []
+        series = list(chain.from_iterable(paths.groups(self.path, selection)))
+        for one in series:
+            try:
+                found += pieces_of(one, self.options.max_bytes)
+            except (SourceError, OSError) as error:
+                fault = error if isinstance(error, SourceError) else paths.unreadable(str(one[-1]), error)
+                if len(series) == 1:
+                    raise fault from None
+                ledger.broken = ledger.broken or str(fault)
+                ledger.warnings.append(str(fault))
+        return iter(found)
+
+    def probe(self) -> Probe:
+        from grademl_otel.analyzers.sources.looks import probe_files
+
+        return probe_files(self.path)
 
 
 def _load(where: str, group: list[paths.Series], options: SourceOptions) -> Telemetry:
@@ -136,41 +155,6 @@ def read_series(
 def _is_text(path: Path) -> bool:
     head, _ = peeked(unbroken(blocks_of(path), []), sniff.HEAD)
     return sniff.holds(head) is sniff.Holds.TEXT
-
-
-def blocks_of(path: Path, told: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
-    """Yield the bytes of a file as they are. Raises SourceError where it cannot be opened, OSError later."""
-    with opened(path) as stream:
-        while block := stream.read(_BLOCK):
-            told(len(block))
-            yield block
-
-
-def opened(path: Path) -> IO[bytes]:
-    """Open a file, or standard input. Raises SourceError."""
-    if str(path) == paths.STDIN:
-        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
-    try:
-        if stat.S_ISFIFO(path.stat().st_mode):
-            return _pipe(path)
-        return path.open("rb", buffering=0)
-    except OSError as error:
-        raise paths.unreadable(str(path), error) from None
-
-
-def _pipe(path: Path) -> IO[bytes]:
-    """Open a named pipe, which would otherwise wait for ever for somebody who writes to it."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    waiting = select.poll()
-    waiting.register(number, select.POLLIN)
-    if not waiting.poll(_PIPE_S * 1000):
-        os.close(number)
-        raise SourceError(f"{path}: a pipe, and nobody has written to it for {_PIPE_S} s")
-    os.set_blocking(number, True)
-    return open(number, "rb", buffering=0)
-
-
-_PIPE_S: Final = 10
 
 
 class _Progress:

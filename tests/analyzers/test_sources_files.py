@@ -420,7 +420,7 @@ def test_standard_input(tmp_path: Path, sim: Simulated) -> None:
             "without an id",
         ),
         (b'{"resourceSpans": [{"scopeSp', SourceError, "try again"),
-        (b"[" * 100_000, SourceError, "recursion"),
+        (b"[" * 100_000, SourceError, "nested"),
         (b'{"result":' * 50 + b"{}" + b"}" * 50, SourceError, "too many envelopes"),
         (b"\x1f\x8b\x08\x00garbage", SourceError, "cannot be read"),
         (gzip.compress(b"hello"), SourceError, "no JSON"),
@@ -510,8 +510,13 @@ def test_bounds_on_spans_and_bytes(sim: Simulated, tmp_path: Path) -> None:
     assert len(telemetry.spans) == 100
     assert telemetry.ledger.capped
     assert "--max-spans" in telemetry.ledger.warnings[0]
-    with pytest.raises(SourceError, match="longer than 1,000 bytes"):
-        open_source(path, SourceOptions(max_bytes=1000)).read(Selection())
+    long = tmp_path / "long.json"
+    attribute = {"key": "k", "value": {"stringValue": "x" * 9_000_000}}
+    span = {"traceId": "1", "spanId": "1", "attributes": [attribute]}
+    long.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}))
+    assert len(read(long).spans) == 1
+    with pytest.raises(SourceError, match="more than 5,000,000 bytes"):
+        open_source(str(long), SourceOptions(max_bytes=5_000_000)).read(Selection())
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

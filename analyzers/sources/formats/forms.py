@@ -14,6 +14,8 @@ _PLACES: Final = {
     "otlp-json": ("otlp_values", "OTLP_JSON"),
     "otlp-proto": ("otlp_messages", "OTLP_PROTO"),
     "jaeger-json": ("jaeger_values", "JAEGER_JSON"),
+    "zipkin": ("zipkin", "ZIPKIN"),
+    "kineto": ("kineto_values", "KINETO"),
     "otlp-proto": ("otlp_messages", "OTLP_PROTO"),
 }
 """Name -> (module of this package, its attribute). A name on somebody's disk keeps its meaning."""

@@ -74,12 +74,7 @@ class _ResourceSpans(msgspec.Struct, gc=False):
     instrumentationLibrarySpans: list[_ScopeSpans] | None = None  # before 2022
 
 
-class _Request(msgspec.Struct, gc=False):
-    resourceSpans: list[_ResourceSpans] | None = None
-
-
 _groups = msgspec.json.Decoder(list[_ResourceSpans])
-_request = msgspec.json.Decoder(_Request)
 
 _KINDS: Final = {"INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
 _CODES: Final = {"OK": 1, "ERROR": 2}
@@ -98,21 +93,6 @@ _FIELDS: Final = {
     "dropped_events_count": "droppedEventsCount",
     "dropped_links_count": "droppedLinksCount",
 }
-
-
-def read_request(raw: bytes | msgspec.Raw, builder: SpanBuilder) -> bool:
-    """Add the spans of ``{"resourceSpans": [...]}``, decoded in one pass; false when it is something else.
-
-    Raises Unreadable as `read_resource_spans` does.
-    """
-    try:
-        groups = _request.decode(raw).resourceSpans
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False  # whoever looks at it next says what is wrong
-    if groups is None or not _has_ids(groups):
-        return False
-    _add(groups, builder)
-    return True
 
 
 def read_resource_spans(raw: bytes | msgspec.Raw, builder: SpanBuilder) -> None:
@@ -198,12 +178,8 @@ def _with_message(attributes: msgspec.Raw, message: str) -> bytes:
 
 def _links(spans: Sequence[_Span]) -> LinkBatch | None:
     """Return the links of ``spans``; those that point nowhere are left out."""
-    found = [
-        (ix, link)
-        for ix, span in enumerate(spans)
-        for link in span.links or ()
-        if link.traceId and link.spanId
-    ]
+    linking = [ix for ix, span in enumerate(spans) if span.links]
+    found = [(ix, link) for ix in linking for link in spans[ix].links or () if link.traceId and link.spanId]
     if not found:
         return None
     trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16, optional=True)
@@ -222,13 +198,13 @@ def _link_kind(attributes: bytes) -> str:
 
 
 def _dropped(spans: Sequence[_Span]) -> int:
-    counts = [
-        count
+    lacking = [
+        span
         for span in spans
-        for count in (span.droppedAttributesCount, span.droppedEventsCount, span.droppedLinksCount)
-        if count
+        if span.droppedAttributesCount or span.droppedEventsCount or span.droppedLinksCount
     ]
-    return int(vectors.flags(counts).sum()) if counts else 0
+    counts = [(s.droppedAttributesCount, s.droppedEventsCount, s.droppedLinksCount) for s in lacking]
+    return sum(int(vectors.flags(each).sum()) for each in zip(*counts, strict=True))
 
 
 def _has_ids(groups: Sequence[_ResourceSpans]) -> bool:

@@ -22,6 +22,9 @@ from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats import otlp_messages, vectors, wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 
+SPANS: Final = "spans"
+METRICS: Final = "metrics"
+LOGS: Final = "logs"
 _RESOURCE_SPANS: Final = 1
 _TOGETHER: Final = 8192
 """Spans that become one batch; one group with more is a batch of its own."""
@@ -102,13 +105,18 @@ def read_resource_spans(messages: Iterable[bytes | memoryview], builder: SpanBui
             if builder.full:
                 return
             resource, scopes = _parts(memoryview(message))
-            signal = _signal(scopes)
-            if signal == "spans":
+            found = _signal(scopes)
+            if found == SPANS:
                 gathered.take(resource, scopes)
-            elif signal:
+            elif found:
                 ledger.passed_over += 1
     finally:
         gathered.flush()
+
+
+def signal(message: bytes | memoryview) -> str:
+    """Return what a resource's message holds: `SPANS`, `METRICS` or `LOGS`; empty where that is nothing."""
+    return _signal(_parts(memoryview(message))[1])
 
 
 def _parts(message: memoryview) -> tuple[bytes, list[memoryview]]:
@@ -124,7 +132,7 @@ def _parts(message: memoryview) -> tuple[bytes, list[memoryview]]:
 
 
 def _signal(scopes: Sequence[memoryview]) -> str:
-    """Return what the scopes of a resource hold: spans, metrics or logs; empty where they hold nothing.
+    """Return what the scopes of a resource hold.
 
     Their messages differ only from the third level on: a span begins with ids of 16 and 8 bytes and has times
     of a fixed width, a metric has a name and no field of a fixed width, a log record a time first.
@@ -136,11 +144,18 @@ def _signal(scopes: Sequence[memoryview]) -> str:
         found = {field.number: field for field in wire.fields(scope, item.start, item.end)}
         size = {n: field.end - field.start for n, field in found.items() if field.wire == wire.LENGTH}
         if size.get(1) == 16 and size.get(2) == 8 and 7 not in size:
-            return "spans"
+            return SPANS
         if 1 in size and not {7, 8} & {n for n, field in found.items() if field.wire == wire.FIXED64}:
-            return "metrics"
-        return "logs" if found and 1 not in size and 2 not in size else "spans"
+            return METRICS
+        return LOGS if found and 1 not in size and 2 not in size else SPANS
     return ""
+
+
+def _scope(scope: memoryview) -> bytes:
+    """Return the instrumentation scope of a ``ScopeSpans`` that is decoded in several parts."""
+    named = (f for f in wire.fields(scope) if (f.number, f.wire) == (1, wire.LENGTH))
+    field = next(named, None)
+    return bytes(scope[field.start : field.end]) if field else b""
 
 
 class _Gathered:
@@ -159,20 +174,20 @@ class _Gathered:
         """Take the spans of all scopes of one resource."""
         resource_ix = self._builder.resource(resource, otlp_messages.resource)
         for scope in scopes:
-            named = next((f for f in wire.fields(scope) if (f.number, f.wire) == (1, wire.LENGTH)), None)
-            own = bytes(scope[named.start : named.end]) if named else b""
-            scope_ix = self._builder.scope(own, otlp_messages.scope) if own else -1
+            own = _scope(scope) if len(scope) > _PARSED else None
             for part in wire.split(scope, _PARSED):
                 if len(self._spans) >= self._builder.room:
                     return
                 message = bytes(part)
                 try:
-                    spans, raws = _spans(message).spans, _raws(message).spans
+                    decoded, raw = _spans(message), _raws(message)
                 except DecodeError:
                     raise Unreadable("not OTLP protobuf, or a damaged message") from None
-                self._spans += spans
-                self._raws += raws
-                self._groups.append((resource_ix, scope_ix, len(raws)))
+                name = raw.scope if own is None else own
+                scope_ix = self._builder.scope(name, otlp_messages.scope) if name else -1
+                self._groups.append((resource_ix, scope_ix, len(raw.spans)))
+                self._spans += decoded.spans
+                self._raws += raw.spans
                 if len(self._spans) >= _TOGETHER:
                     self.flush()
 
