@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import pkgutil
 import random
 import sqlite3
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from grademl_otel.analyzers.copy.pull import Pulled, origin_of, pull
 from grademl_otel.analyzers.copy.source import CopySource
 from grademl_otel.analyzers.errors import GrademlError, Interrupted, NothingFound, SourceError, UsageError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
-from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
+from grademl_otel.analyzers.sources import Selection, SourceOptions, formats, open_source
+from grademl_otel.analyzers.sources.formats.forms import form_named
 from tests.support.copied import InPieces, run_in_pieces, same, told
 from tests.support.every_format import FORMATS, otlp_lines
 from tests.support.truth import SPANS
@@ -76,6 +79,18 @@ def test_a_copy_of_every_format(name: str, tmp_path: Path, capsys: pytest.Captur
     path.write_bytes(FORMATS[name](SPANS))
     assert run(["pull", str(path), "-o", str(tmp_path / "copy")]) == 0, capsys.readouterr().err
     same(open_source(str(path)).read(EVERYTHING), read(tmp_path / "copy"))
+
+
+def test_every_form_has_a_name_that_copies_know() -> None:
+    named = set()
+    for module in pkgutil.iter_modules(formats.__path__):
+        for value in vars(import_module(f"{formats.__name__}.{module.name}")).values():
+            if hasattr(value, "events") and isinstance(getattr(value, "name", None), str):
+                assert form_named(value.name) == value
+                named.add(value.name)
+    assert {"otlp-json", "otlp-proto", "jaeger-json", "zipkin", "kineto"} <= named
+    with pytest.raises(SourceError, match="upgrade"):
+        form_named("of the future")
 
 
 @pytest.mark.parametrize("command", ["report", "critical-path", "runs", "ranks"])
