@@ -19,6 +19,8 @@ class Query:
 
     source: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    ca: str | None = None
+    """File of the certificates to trust instead of the system's."""
     timeout: float | None = None
     max_spans: int | None = None
     progress: Progress = field(default=no_progress, repr=False, compare=False)
@@ -32,6 +34,8 @@ class Query:
     traces: tuple[str, ...] = ()
     service: str | None = None
     operation: str | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    """(key, value as text); one span of a trace must have them all."""
     since: int | None = None
     """A duration in ns before now."""
     start: int | None = None

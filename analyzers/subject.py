@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -19,10 +20,12 @@ from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.selection import select_fit, select_ranks, select_steps
 from grademl_otel.analyzers.sources import Selection, Source, SourceOptions, open_source
+from grademl_otel.analyzers.sources.narrow import matches
+from grademl_otel.analyzers.sources.registry import SOURCE_VARIABLE
+from grademl_otel.analyzers.sources.servers.jaeger_address import names_traces
 from grademl_otel.analyzers.suggest import explain_source
 
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
-_TRACE_ADDRESS: Final = re.compile(r"https?://\S*/trace/[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Subject:
 def read_subject(query: Query) -> Subject:
     """Read what ``query`` asks for. Traces are the subject when it names any, or there is no run of ours."""
     telemetry = open_query(query).read(selection_of(query))
-    if query.traces or query.operation is not None or _TRACE_ADDRESS.match(query.source or ""):
+    if query.traces or query.operation is not None or query.attributes or _names_traces(query.source):
         return _traces(telemetry, query)
     run = build_run(telemetry, attempt=query.attempt, clocks=query.clocks)
     if run is None:
@@ -81,7 +84,7 @@ def _check_hosts(clocks: Clocks | None, query: Query) -> None:
 
 def open_query(query: Query, everything: bool = False) -> Source:
     """Return the source of ``query``, not yet read; with no bounds on how much for ``everything``."""
-    options = SourceOptions(headers=query.headers, progress=query.progress)
+    options = SourceOptions(headers=query.headers, ca=query.ca, progress=query.progress)
     if everything:
         options = replace(options, max_spans=sys.maxsize, max_traces=sys.maxsize)
     if query.timeout is not None:
@@ -100,9 +103,16 @@ def selection_of(query: Query) -> Selection:
         trace_ids=tuple(_trace_id(text) for text in query.traces),
         service=query.service,
         operation=query.operation,
+        attributes=query.attributes,
         start=query.start if query.since is None else time.time_ns() - query.since,
         end=query.end,
     )
+
+
+def _names_traces(source: str | None) -> bool:
+    """Whether ``source`` is the address of a page that shows traces."""
+    address = source or os.environ.get(SOURCE_VARIABLE) or ""
+    return address.startswith(("http://", "https://")) and names_traces(address)
 
 
 def _trace_id(text: str) -> int:
@@ -122,13 +132,8 @@ def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
 
 
 def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
-    """Return the roots of the traces in which a span matches the service and the operation asked for."""
-    match = np.ones(len(spans), dtype=bool)
-    if query.service is not None:
-        services = np.array([r.get("service.name") == query.service for r in spans.resources])
-        match &= services[spans.resource_ix]
-    if query.operation is not None:
-        match &= np.array([name == query.operation for name in spans.names])[spans.name_ix]
+    """Return the roots of the traces in which a span is of the service, operation and attributes asked for."""
+    match = matches(spans, selection_of(query))
     hits = np.flatnonzero(match)
     wanted = set(zip(spans.trace_hi[hits].tolist(), spans.trace_lo[hits].tolist(), strict=True))
     return [

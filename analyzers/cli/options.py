@@ -24,6 +24,8 @@ _SOURCE: Final = (
     click.argument("source", required=False, metavar="[SOURCE]"),
     click.option("--header", "headers", multiple=True, metavar="K=V",
                  help="HTTP header to send to the source; repeatable. Also $GRADEML_HEADERS."),
+    click.option("--ca", metavar="FILE",
+                 help="Trust the certificates in FILE instead of the system's. Also $GRADEML_CA."),
     click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
                  help="Seconds to wait for a server's answer."),
 )  # fmt: skip
@@ -46,6 +48,8 @@ _WHICH: Final = (
                  help="Fit of the run; the last by default."),
     click.option("--trace", "traces", multiple=True, metavar="ID", help="Analyze this trace; repeatable."),
     click.option("--operation", metavar="O", help="Only traces with this operation."),
+    click.option("--attribute", "attributes", multiple=True, type=parse.Parsed("K=V", parse.attribute),
+                 metavar="K=V", help="Only traces with a span that has this attribute; repeatable."),
 )  # fmt: skip
 _PART: Final = (
     click.option("--ranks", type=parse.Parsed("RANKS", parse.ranks), metavar="0-3,7",

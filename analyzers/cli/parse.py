@@ -46,6 +46,14 @@ def time_ns(text: str) -> int:
     return (whole_us.days * 86_400 + whole_us.seconds) * 1_000_000_000 + whole_us.microseconds * 1_000
 
 
+def attribute(text: str) -> tuple[str, str]:
+    """Return (key, value as text) of ``KEY=VALUE``; the key may hold no ``=``."""
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise ValueError(f"{text!r} is not an attribute such as http.route=/pay")
+    return key, value
+
+
 def ranks(text: str) -> tuple[int, ...]:
     """Return the ranks of a list such as ``0-3,7``, sorted."""
     chosen: set[int] = set()

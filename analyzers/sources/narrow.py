@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -54,8 +55,8 @@ def narrow(spans: SpanColumns, selection: Selection) -> SpanColumns:
 def _conditions(spans: SpanColumns, selection: Selection) -> list[npt.NDArray[np.bool_]]:
     """Return masks of spans, of each of which a group must hold one."""
     conditions = []
-    if selection.service is not None or selection.operation is not None:
-        conditions.append(_matches(spans, selection))
+    if selection.service is not None or selection.operation is not None or selection.attributes:
+        conditions.append(matches(spans, selection))
     if selection.start is not None:
         conditions.append(spans.possible & (spans.end >= selection.start))
     if selection.end is not None:
@@ -97,7 +98,8 @@ def _groups(spans: SpanColumns) -> IntArray:
     return np.where(run >= 0, run, len(runs) + spans.trace_ix)
 
 
-def _matches(spans: SpanColumns, selection: Selection) -> npt.NDArray[np.bool_]:
+def matches(spans: SpanColumns, selection: Selection) -> npt.NDArray[np.bool_]:
+    """Mark the spans of the service, operation and attributes asked for."""
     match = np.ones(len(spans), np.bool_)
     if selection.service is not None:
         services = np.array([r.get("service.name") == selection.service for r in spans.resources] or [False])
@@ -105,7 +107,21 @@ def _matches(spans: SpanColumns, selection: Selection) -> npt.NDArray[np.bool_]:
     if selection.operation is not None:
         names = np.array([name == selection.operation for name in spans.names] or [False])
         match &= names[spans.name_ix]
+    if selection.attributes:
+        for ix in np.flatnonzero(match).tolist():
+            own, shared = spans.attributes(ix), spans.resource(ix)
+            match[ix] = all(
+                any(key in some and _text(some[key]) == text for some in (own, shared))
+                for key, text in selection.attributes
+            )
     return match
+
+
+def _text(value: object) -> str:
+    """Return an attribute's value as it is typed on a command line, and as servers compare it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
 
 
 def run_ids(spans: SpanColumns) -> set[str]:

@@ -6,52 +6,54 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from grademl_otel.analyzers.copy import is_copy
 from grademl_otel.analyzers.errors import MissingExtra, NothingFound, UsageError, without_secrets
 from grademl_otel.analyzers.sources.base import Source, SourceOptions
+from grademl_otel.analyzers.sources.credentials import from_environment, parse_headers
 from grademl_otel.analyzers.sources.files import FileSource
 
 SOURCE_VARIABLE: Final = "GRADEML_SOURCE"
-HEADERS_VARIABLE: Final = "GRADEML_HEADERS"
 DEFAULT_STORE: Final = "grademl-runs"
+_SERVERS: Final = "grademl_otel.analyzers.sources.servers"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def _jaeger(uri: str, options: SourceOptions) -> Source:
-    # Imported when asked for: a report on a file needs no HTTP client.
-    try:
-        from grademl_otel.analyzers.sources.servers.jaeger import open_jaeger
-    except ModuleNotFoundError as missing:
-        raise MissingExtra(missing.name or "a package") from None
-    return open_jaeger(uri, options)
+Opener = Callable[[str, SourceOptions], Source]
 
 
-def _tempo(uri: str, options: SourceOptions) -> Source:
-    try:
-        from grademl_otel.analyzers.sources.servers.tempo import open_tempo
-    except ModuleNotFoundError as missing:
-        raise MissingExtra(missing.name or "a package") from None
-    return open_tempo(uri, options)
+def _server(module: str, opener: str) -> Opener:
+    """Return what opens a source of `servers`; loaded when asked for: a report on a file needs no network."""
+
+    def open_it(uri: str, options: SourceOptions) -> Source:
+        try:
+            found: Opener = getattr(import_module(f"{_SERVERS}.{module}"), opener)
+        except ModuleNotFoundError as missing:
+            package = (missing.name or "").partition(".")[0]
+            if package == __name__.partition(".")[0]:  # a module of ours: no package to install
+                raise
+            raise MissingExtra(package or "a package") from None
+        return found(uri, from_environment(options))
+
+    return open_it
 
 
-def _planned(uri: str, options: SourceOptions) -> Source:
-    scheme = uri.partition(":")[0].lower()
-    raise UsageError(
-        f"{without_secrets(uri)}: {scheme}:// is not supported yet; use jaeger://host:16686 or a trace file"
-    )
+_JAEGER: Final = _server("jaeger", "open_jaeger")
+_TEMPO: Final = _server("tempo", "open_tempo")
+_PROBED: Final = _server("probed", "ProbedSource")
 
-
-SCHEMES: Final[dict[str, Callable[[str, SourceOptions], Source]]] = {
-    "jaeger": _jaeger,
-    "http": _jaeger,
-    "https": _jaeger,
-    "tempo": _tempo,
-    "tempos": _tempo,
-    "jaeger+grpc": _planned,
+SCHEMES: Final[dict[str, Opener]] = {
+    "jaeger": _JAEGER,
+    "jaegers": _JAEGER,
+    "jaeger+grpc": _JAEGER,
+    "jaeger+grpcs": _JAEGER,
+    "tempo": _TEMPO,
+    "tempos": _TEMPO,
+    "http": _PROBED,
+    "https": _PROBED,
 }
 """Scheme -> opener; a further back end is one more entry."""
 
@@ -59,15 +61,12 @@ SCHEMES: Final[dict[str, Callable[[str, SourceOptions], Source]]] = {
 def open_source(uri: str | None = None, options: SourceOptions | None = None) -> Source:
     """Return the source that ``uri`` stands for.
 
-    Without ``uri``: ``$GRADEML_SOURCE``, then ``./grademl-runs``. Headers of ``$GRADEML_HEADERS``
-    (``K=V,...``) are added to those of ``options``, which win. Raises UsageError for an address that no
-    source reads and NothingFound when there is nothing to read by default; nothing is connected to yet.
+    Without ``uri``: ``$GRADEML_SOURCE``, then ``./grademl-runs``. What ``options`` leave open of the way to
+    a server comes from the environment. Raises UsageError for an address that no source reads, NothingFound
+    when there is nothing to read by default; nothing is connected to yet.
     """
     uri = address(uri)
     options = options or SourceOptions()
-    from_environment = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
-    if from_environment:
-        options = replace(options, headers={**from_environment, **options.headers})
     match = _SCHEME.match(uri)
     if match is None:
         return _of_path(uri, options)
@@ -76,11 +75,14 @@ def open_source(uri: str | None = None, options: SourceOptions | None = None) ->
         return _of_path(uri[len(match.group(0)) :], options)
     opener = SCHEMES.get(scheme)
     if opener is None:
-        known = ", ".join(f"{name}://" for name in SCHEMES if SCHEMES[name] is not _planned)
+        known = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(
             f"{without_secrets(uri)}: unknown kind of SOURCE {scheme}://; known: a path, {known}"
         )
     return opener(uri, options)
+
+
+__all__ = ["SCHEMES", "address", "open_source", "parse_headers"]
 
 
 def address(uri: str | None) -> str:
@@ -103,19 +105,3 @@ def _of_path(path: str, options: SourceOptions) -> Source:
 
         return CopySource(path, options)
     return FileSource(path, options)
-
-
-def parse_headers(pairs: list[str] | tuple[str, ...], where: str = "--header") -> dict[str, str]:
-    """Return the headers of ``K=V`` pairs; raises UsageError for anything else, without showing values."""
-    headers: dict[str, str] = {}
-    for pair in pairs:
-        if not pair.strip():
-            continue
-        name, sign, value = pair.partition("=")
-        name, value = name.strip(), value.strip()
-        if not sign or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise UsageError(f"{where}: expected NAME=VALUE")
-        if not value.isprintable():
-            raise UsageError(f"{where}: the value of {name} holds a character that no header may have")
-        headers[name] = value
-    return headers

@@ -21,7 +21,7 @@ from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
-from grademl_otel.analyzers.sources.servers.jaeger_api import JaegerV1
+from grademl_otel.analyzers.sources.servers.jaeger_http import JaegerV1
 from grademl_otel.analyzers.sources.servers.refusals import error_text
 from tests.support.fake_jaeger import FakeJaeger, Reply, serve
 from tests.support.synthetic import MS, S, Simulated, Training, lines, simulate
@@ -360,7 +360,7 @@ def test_answers_that_are_cut_or_garbled(fake: FakeJaeger) -> None:
     )
     error = refused(fake.url, run=sim.training.run_id)
     assert error.exit_code == 3
-    assert "not JSON" in str(error)
+    assert "an answer that cannot be read: it ends within" in str(error)
 
 
 def test_headers_go_to_the_server_and_into_no_message(

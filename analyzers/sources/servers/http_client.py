@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from threading import Event
+from threading import Event, Lock
 from typing import Final
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 import urllib3
 
@@ -68,13 +68,16 @@ class HttpClient:
     ) -> None:
         self.name = name
         self.advice = advice
+        self.max_bytes = options.max_bytes
+        """Most that an answer may have."""
         self.clock: Clock | None = None
         """From the quickest answer so far."""
         self._base = base.rstrip("/")
         self._options = options
         self._tenant_header = tenant_header
         self._over = Event()
-        self._connections = Connections(self._base, options, CONNECTIONS, whole_s=_WHOLE * options.timeout_s)
+        self._switching = Lock()
+        self._connections = self._connect()
         local = urlsplit(self._base).hostname in ("localhost", "127.0.0.1", "::1")
         self._headers = {
             "User-Agent": f"grademl/{__version__}",
@@ -148,7 +151,7 @@ class HttpClient:
                 body = self._body(response, accept, sent)
             finally:
                 response.close()  # no more than let go of where all was read
-            if body.broken is None or broken:
+            if body.broken is None or broken or tried == _TRIES:
                 return body
             broken = True
             body.close()
@@ -162,7 +165,8 @@ class HttpClient:
                 pause = max(pause, urllib3.Retry().parse_retry_after(asked))
         except (urllib3.exceptions.HTTPError, ValueError, OverflowError):
             pass  # what it asks for cannot be read
-        self._over.wait(min(pause, _LONGEST_PAUSE_S))
+        if self._over.wait(min(pause, _LONGEST_PAUSE_S)):
+            raise SourceError(f"{self.name}: broken off")
 
     def _redirected(self, url: str, location: str) -> str:
         target = urljoin(url, location)
@@ -171,13 +175,26 @@ class HttpClient:
         to_tls = (here.scheme, there.scheme) == ("http", "https") and (
             here.hostname == there.hostname and here.port in (None, 80) and there.port in (None, 443)
         )
-        if not same and not to_tls:
+        if to_tls:
+            self._to_tls()
+        elif not same:
             where = f"{there.scheme}://{there.netloc.rpartition('@')[2]}"
             raise SourceError(
                 f"{self.name}: redirects to {where}, which is not followed;"
                 " name that address as SOURCE, or pass --header with what its login needs"
             )
         return target
+
+    def _to_tls(self) -> None:
+        """Speak TLS from now on, as the server asks."""
+        with self._switching:
+            if self._base.startswith("http://"):
+                base = urlsplit(self._base)
+                self._base = urlunsplit(("https", base.hostname or "", base.path, "", ""))
+                self._connections = self._connect()
+
+    def _connect(self) -> Connections:
+        return Connections(self._base, self._options, CONNECTIONS, _WHOLE * self._options.timeout_s)
 
     # --- The answer ---------------------------------------------------------------------------------------
 

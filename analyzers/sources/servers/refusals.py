@@ -27,6 +27,11 @@ class TooLarge(SourceError):
     """The answer exceeds a bound, ours or the server's; asking for less may work."""
 
 
+def login_hint(tenant_header: str) -> str:
+    """What to do when a server wants to know who asks."""
+    return _LOGIN.format(tenant=tenant_header)
+
+
 def beyond(name: str, limit: int) -> TooLarge:
     """An answer of more than ``limit`` bytes."""
     return TooLarge(f"{name}: an answer of more than {limit:,} bytes; {_ASK_LESS}")
@@ -37,7 +42,7 @@ def refusal(name: str, advice: str, tenant_header: str, status: int, body: bytes
     said = error_text(body)
     text = f"{status} {said.removeprefix(f'{status} ') or responses.get(status, '')}".strip()
     if status in (401, 403):
-        return SourceError(f"{name}: {text}; {_LOGIN.format(tenant=tenant_header)}")
+        return SourceError(f"{name}: {text}; {login_hint(tenant_header)}")
     if status == 407:
         return SourceError(f"{name}: {text}; the proxy of $HTTP(S)_PROXY wants a login")
     if status == 404:

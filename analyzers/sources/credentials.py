@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers, logins and certificates: from the environment or an option, never from an address."""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.sources.base import SourceOptions
+
+HEADERS_VARIABLE: Final = "GRADEML_HEADERS"
+USER_VARIABLE: Final = "GRADEML_USER"
+CA_VARIABLE: Final = "GRADEML_CA"
+CLIENT_CERT_VARIABLE: Final = "GRADEML_CLIENT_CERT"
+CLIENT_KEY_VARIABLE: Final = "GRADEML_CLIENT_KEY"
+
+
+def from_environment(options: SourceOptions) -> SourceOptions:
+    """Return ``options``, which win, with what the environment adds of the way to a server.
+
+    ``$GRADEML_HEADERS`` holds ``NAME=VALUE,...``, ``$GRADEML_USER`` a ``name:password`` for basic
+    authentication, ``$GRADEML_CA``, ``$GRADEML_CLIENT_CERT`` and ``$GRADEML_CLIENT_KEY`` names of PEM files.
+    Raises UsageError, without showing a value.
+    """
+    headers = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
+    headers.update(options.headers)
+    login = os.environ.get(USER_VARIABLE)
+    if login and not any(name.lower() == "authorization" for name in headers):
+        if ":" not in login:
+            raise UsageError(f"${USER_VARIABLE}: expected NAME:PASSWORD")
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    return replace(
+        options,
+        headers=headers,
+        ca=options.ca or os.environ.get(CA_VARIABLE) or None,
+        client_cert=options.client_cert or os.environ.get(CLIENT_CERT_VARIABLE) or None,
+        client_key=options.client_key or os.environ.get(CLIENT_KEY_VARIABLE) or None,
+    )
+
+
+def parse_headers(pairs: Sequence[str], where: str = "--header") -> dict[str, str]:
+    """Return the headers of ``K=V`` pairs; raises UsageError for anything else, without showing values."""
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        if not pair.strip():
+            continue
+        name, sign, value = pair.partition("=")
+        name, value = name.strip(), value.strip()
+        if not sign or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise UsageError(f"{where}: expected NAME=VALUE")
+        if not value.isprintable() or not value.isascii():
+            raise UsageError(f"{where}: the value of {name} holds a character that no header may have")
+        headers[name] = value
+    return headers

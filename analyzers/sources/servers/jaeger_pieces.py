@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a copy of a Jaeger's traces consists of.
+
+Where the server counts spans (trace summaries), a piece is a trace, which is compared with its count. Older
+servers tell of traces only by giving them: there a piece is an hour, in which all is searched for once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from grademl_otel.analyzers.errors import NothingFound
+from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.model.run import list_runs
+from grademl_otel.analyzers.sources.base import Piece, Selection
+from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.servers.fetching import Ahead
+from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
+from grademl_otel.analyzers.sources.servers.jaeger_reader import (
+    TRACES_PER_SEARCH,
+    JaegerReader,
+    dense_line,
+    note_fewer,
+    read_answer,
+    whole,
+)
+from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS, S
+from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
+from grademl_otel.analyzers.sources.servers.windows import Windows
+
+_SETTLED_NS: Final = 600 * S
+"""A trace to which nothing was added for so long is taken to be finished."""
+_GRID_NS: Final = 3600 * S
+
+
+def pieces_of_ids(reader: JaegerReader, traces: Sequence[int]) -> Iterator[Piece]:
+    """Return the pieces of traces that were named; whether they still grow is not known."""
+    ids = list(dict.fromkeys(traces))
+    reads = _ByTrace(reader, ids)
+    return iter([Piece(f"{trace:032x}", False, None, reads.of(trace)) for trace in ids])
+
+
+def pieces_of_run(reader: JaegerReader, run_id: str, attempt: int) -> Iterator[Piece]:
+    """Return the pieces of one attempt, found from its tables."""
+    plan = RunPlan(run_id, attempt)
+    tables = reader.read_tables(plan)
+    telemetry = reader.so_far()
+    runs = list_runs(telemetry)
+    if not runs:
+        raise NothingFound(f"{reader.name}: no span of run {run_id}, attempt {attempt}")
+    over = runs[0].ended != "unknown" and runs[0].end < time.time_ns() - _SETTLED_NS
+    steps = plan.detailed_steps(telemetry)
+    ids = [*tables, *steps.certain, *steps.guessed]
+    guessed = set(steps.guessed)
+    reads = _ByTrace(reader, ids)
+    return iter(
+        [Piece(f"{trace:032x}", over, None, reads.of(trace, optional=trace in guessed)) for trace in ids]
+    )
+
+
+def pieces_of_search(reader: JaegerReader, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
+    """Return the pieces of all traces that match; NothingFound where it is not said which."""
+    now = time.time_ns()
+    end = selection.end if selection.end is not None else now + AHEAD_NS
+    start = selection.start if selection.start is not None else end - LOOKBACKS_NS[-1]
+    found: list[Summary] = []
+    for wanted in reader.searches(selection):
+        some = reader.summaries(wanted, start, end, None)
+        if some is None:
+            return iter(_hours(reader, list(reader.searches(selection)), start, end, now))
+        found += some
+    ledger.warnings += reader.ledger.warnings
+    counted = {one.trace_id: one for one in sorted(found, key=lambda one: (one.start, one.trace_id))}
+    reads = _ByTrace(reader, list(counted))
+    return iter(
+        [
+            Piece(f"{trace:032x}", one.end < now - _SETTLED_NS, one.spans, reads.of(trace, one.spans))
+            for trace, one in counted.items()
+        ]
+    )
+
+
+class _ByTrace:
+    """Reads pieces that are a trace each."""
+
+    def __init__(self, reader: JaegerReader, traces: Sequence[int]) -> None:
+        self._reader = reader
+        self._ahead = Ahead(reader.api.trace, traces)
+
+    def of(
+        self, trace: int, counted: int | None = None, optional: bool = False
+    ) -> Callable[[SpanBuilder, Ledger], None]:
+        """Return what reads ``trace``, of which the server counts so many spans; ``optional`` ones may be
+        absent.
+        """
+
+        def read(builder: SpanBuilder, ledger: Ledger) -> None:
+            api, name = self._reader.api, self._reader.name
+            before = len(builder)
+            try:
+                answer = self._ahead.get(trace)
+                if answer is not None:
+                    with answer:
+                        read_answer(api, answer, builder, ledger, name)
+            except (KeyboardInterrupt, SystemExit):
+                api.abort()
+                raise
+            if counted is not None:
+                note_fewer({trace: (len(builder) - before, counted)}, {}, ledger)
+            elif answer is None and not optional:
+                ledger.partial_traces.append(f"{trace:032x}")
+
+        return read
+
+
+def _hours(reader: JaegerReader, searches: Sequence[Search], start: int, end: int, now: int) -> list[Piece]:
+    """Return the hours from ``start`` to ``end``, the latest first, each cut to that time."""
+    pieces = []
+    many = len(searches) > 1
+    for wanted in searches:
+        width = [_GRID_NS]
+        for hour in range(end // _GRID_NS, start // _GRID_NS - 1, -1):
+            first, last = max(start, hour * _GRID_NS), min(end, (hour + 1) * _GRID_NS)
+            at = time.strftime("%Y-%m-%dT%H", time.gmtime(hour * _GRID_NS // S))
+            key = f"{at} {wanted.service}" if many else at
+            read = _read_hour(reader, wanted, first, last, width)
+            pieces.append(Piece(key, last < now - _SETTLED_NS, None, read))
+    return pieces
+
+
+def _read_hour(
+    reader: JaegerReader, wanted: Search, start: int, end: int, width: list[int]
+) -> Callable[[SpanBuilder, Ledger], None]:
+    """Return what reads the traces of some time; ``width`` is that of the last window, for all hours."""
+
+    def read(builder: SpanBuilder, ledger: Ledger) -> None:
+        api, name = reader.api, reader.name
+
+        def ask(start: int, end: int, limit: int) -> tuple[int, int]:
+            answer = whole(api.search(wanted, start, end, limit))
+            if answer is None:
+                return 0, 0
+            before = len(builder)
+            with answer:
+                read_answer(api, answer, builder, ledger, name)
+            return builder.close_traces(before)
+
+        windows = Windows(ask, start, end, TRACES_PER_SEARCH, api.finest_ns, width=width[0])
+        try:
+            for _ in windows:
+                width[0] = windows.width
+        except (KeyboardInterrupt, SystemExit):
+            api.abort()
+            raise
+        if windows.dense:
+            ledger.warnings.append(dense_line(name, windows))
+
+    return read
