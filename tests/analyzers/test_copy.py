@@ -86,7 +86,7 @@ def test_every_form_has_a_name_that_copies_know() -> None:
     for module in pkgutil.iter_modules(formats.__path__):
         for value in vars(import_module(f"{formats.__name__}.{module.name}")).values():
             if hasattr(value, "events") and isinstance(getattr(value, "name", None), str):
-                assert form_named(value.name) == value
+                assert form_named(value.name).name == value.name
                 named.add(value.name)
     assert {"otlp-json", "otlp-proto", "jaeger-json", "zipkin", "kineto"} <= named
     with pytest.raises(SourceError, match="upgrade"):
