@@ -23,6 +23,10 @@ class Unreadable(Exception):
     """A document is not what its reader reads; the text says why, in a few words."""
 
 
+class NotJson(Unreadable):
+    """It is no JSON at all, or not one whole document."""
+
+
 class JaegerTags(bytes):
     """Raw attributes in Jaeger's form (a list of typed tags); plain bytes are in OTLP's."""
 

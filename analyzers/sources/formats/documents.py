@@ -1,110 +1,204 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells documents apart and hands them to their readers: OTLP/JSON, Jaeger JSON, the envelopes of either."""
+"""JSON documents of any known kind out of a stream: one a line, back to back, or one bigger than memory."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any, Final
+import re
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
+from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats.decoding import Unreadable
-from grademl_otel.analyzers.sources.formats.jaeger_json import read_trace
-from grademl_otel.analyzers.sources.formats.otlp_json import read_resource_spans
+from grademl_otel.analyzers.sources.formats import kinds
+from grademl_otel.analyzers.sources.formats.cutting import Cutter
+from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
+from grademl_otel.analyzers.sources.formats.window import END, CutShort, Window
 
-_MAX_DEPTH: Final = 4
-_MISSING: Final = msgspec.Raw(b"")
-_SPACE: Final = b" \t\r\n"
-
-
-class _Top(msgspec.Struct, gc=False):
-    """The keys that tell what a document is; nothing below them is decoded yet."""
-
-    resourceSpans: msgspec.Raw = _MISSING
-    resource_spans: msgspec.Raw = _MISSING
-    batches: msgspec.Raw = _MISSING
-    result: msgspec.Raw = _MISSING
-    trace: msgspec.Raw = _MISSING
-    data: msgspec.Raw = _MISSING
-    spans: msgspec.Raw = _MISSING
-    processes: msgspec.Raw = _MISSING
-    traceID: msgspec.Raw = _MISSING
-    resourceMetrics: msgspec.Raw = _MISSING
-    resourceLogs: msgspec.Raw = _MISSING
-    errors: msgspec.Raw = _MISSING
-    error: msgspec.Raw = _MISSING
+_BOM: Final = b"\xef\xbb\xbf"
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+_HTML: Final = re.compile(rb"\s*<(!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_BRACKETS: Final = b"{["
+_TOP_KEYS: Final = kinds.KNOWN | {"id", "traceId"}
 
 
-_top = msgspec.json.Decoder(_Top)
-_list = msgspec.json.Decoder(list[msgspec.Raw])
+def read_document(
+    raw: bytes | msgspec.Raw, builder: SpanBuilder, ledger: Ledger | None = None, depth: int = 0
+) -> None:
+    """Add the spans of one document to ``builder`` until it is full; metrics and logs are passed over.
 
-
-def read_document(raw: bytes | msgspec.Raw, buffer: SpanBuilder, depth: int = 0) -> None:
-    """Add the spans of one JSON document to ``buffer``; metrics and logs are passed over.
-
-    Raises Unreadable when it is not JSON, or JSON of another kind.
-    """
-    if depth > _MAX_DEPTH:
-        raise Unreadable("too many envelopes in each other")
-    try:
-        if bytes(memoryview(raw)[:64]).lstrip(_SPACE).startswith(b"["):
-            for item in _list.decode(raw):
-                read_document(item, buffer, depth + 1)
-            return
-        top = _top.decode(raw)
-    except msgspec.ValidationError:
-        raise Unreadable("neither OTLP nor Jaeger JSON") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Unreadable(f"not JSON: {error}") from None
-    if _given(top.processes) or (_given(top.traceID) and _given(top.spans)):
-        read_trace(raw, buffer)
-        return
-    for groups in (top.resourceSpans, top.resource_spans, top.batches):
-        if _given(groups):
-            read_resource_spans(groups, buffer)
-            return
-    for inner in (top.result, top.trace, top.data):
-        if _given(inner):
-            read_document(inner, buffer, depth + 1)
-            return
-    for fault in (top.error, top.errors):
-        if _given(fault):
-            raise Unreadable(f"an error answer: {bytes(fault)[:200].decode('utf-8', 'replace')}")
-    # An empty object below an envelope is an empty trace: protobuf's JSON leaves out what is empty.
-    if depth == 0 and not _given(top.resourceMetrics) and not _given(top.resourceLogs):
-        raise Unreadable("neither OTLP nor Jaeger JSON: no resourceSpans, result or data in it")
-
-
-def _given(raw: msgspec.Raw) -> bool:
-    view = memoryview(raw)
-    return view.nbytes > 0 and bytes(view[:5]) != b"null"
-
-
-def split_documents(data: bytes) -> Iterator[bytes]:
-    """Yield the JSON documents that stand back to back in ``data``.
-
-    Raises Unreadable at the first that does not parse; those before it have been yielded.
+    What it says it lacks is counted in ``ledger``. Raises Unreadable when it is no JSON, or of another kind.
     """
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise Unreadable("not UTF-8 text") from None
-    decoder = json.JSONDecoder(parse_constant=_constant)
-    at, end = 0, len(text)
-    while True:
-        while at < end and text[at] in " \t\r\n\x1e":
-            at += 1
-        if at == end:
+        kinds.read(raw, builder, Ledger() if ledger is None else ledger, depth)
+    except NotJson:
+        raise Unreadable(_what(bytes(memoryview(raw)[:512])) or "not JSON") from None
+
+
+def read_json(
+    chunks: Iterable[bytes], builder: SpanBuilder, ledger: Ledger, where: str, max_bytes: int
+) -> None:
+    """Add the spans of the documents in ``chunks`` to ``builder`` until it is full.
+
+    Lines that are no documents are left out and counted; ``where`` names the text in the ledger's warnings.
+    No value but arrays of spans may have more than ``max_bytes``. Raises Unreadable when nothing can be read.
+    """
+    _Documents(Window(chunks, max_bytes), builder, ledger, where, max_bytes).read()
+
+
+class _Documents:
+    """One stream: what it is made of is found from its first document, and kept to."""
+
+    def __init__(
+        self, window: Window, builder: SpanBuilder, ledger: Ledger, where: str, max_bytes: int
+    ) -> None:
+        self._window = window
+        self._builder = builder
+        self._ledger = ledger
+        self._where = where
+        self._max_bytes = max_bytes
+        self._before = len(builder)
+        self._read = 0
+        self._lines = False
+        """Whether the documents are lines."""
+        self._number = 0
+        """Of the document or line, from 1."""
+        self._unreadable = 0
+        self._fault: str | None = None
+        self._cut = False
+
+    def read(self) -> None:
+        head = self._window.head(512)
+        if head.startswith(_BOM):
+            self._window.skip(len(_BOM))
+        elif head.startswith(_UTF_16) or (b"\0" in head[:4] and head[:4].strip(b"\0")[:1] in b"{["):
+            raise Unreadable("UTF-16 text; make it UTF-8, as with `iconv -f UTF-16 -t UTF-8`")
+        while not self._builder.full and self._window.peek() != END:
+            self._number += 1
+            if not self._one():
+                break
+        self._tell()
+
+    def _one(self) -> bool:
+        """Take one line or document; return whether to go on."""
+        line = self._window.line()
+        if line is not None:
+            try:
+                kinds.read(line, self._builder, self._ledger)
+            except NotJson as fault:
+                if self._lines or self._is_odd_line(line):
+                    self._lines = True
+                    return self._odd_line(line, fault)
+            except Unreadable as fault:
+                self._lines = True
+                return self._leave_out(fault, line)
+            else:
+                self._lines, self._read = True, self._read + 1
+                self._window.skip(len(line))
+                return True
+        try:
+            self._document()
+            self._read += 1
+        except CutShort as fault:
+            self._broken_off(fault)
+            return False
+        except Unreadable as fault:
+            if not self._lines:
+                self._broken_off(fault)
+                return False
+            self._count(fault)
+            return self._window.skip_line()
+        return True
+
+    def _document(self) -> None:
+        """Take a document that is no line."""
+        if self._window.peek() not in _BRACKETS:
+            head = self._window.head(512)
+            raise NotJson(_what(head) or "no JSON")
+        document = self._window.document()
+        if document is None:
+            Cutter(self._window, self._builder, self._ledger).document()
             return
         try:
-            _, stop = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            raise Unreadable(f"not JSON: {error}") from None
-        yield text[at:stop].encode()
-        at = stop
+            kinds.read(document, self._builder, self._ledger)
+        except NotJson:
+            # What a decoder refuses may be a profiler's: their readers take events one by one.
+            if kinds.EVENTS.encode() not in document and not kinds.is_events(document):
+                raise
+            Cutter(Window([document], self._max_bytes), self._builder, self._ledger).document()
+
+    def _is_odd_line(self, line: bytes) -> bool:
+        """Whether this first line, which is no document, is a broken line: that after it is a document."""
+        following = self._window.head(len(line) + self._window.piece)[len(line) :].partition(b"\n")[0]
+        if kinds.first_key(following).decode("utf-8", "replace") not in _TOP_KEYS or following[:1] != b"{":
+            return False
+        try:
+            msgspec.json.decode(following, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return False
+        return True
+
+    def _odd_line(self, line: bytes, fault: Unreadable) -> bool:
+        """Take a line that is no document: several of them, or none."""
+        packed = Window([line], self._max_bytes)
+        before, count = len(self._builder), 0
+        try:
+            while packed.peek() != END and not self._builder.full:
+                if packed.peek() not in _BRACKETS:
+                    raise fault
+                Cutter(packed, self._builder, self._ledger).document()
+                count += 1
+        except Unreadable:
+            if len(self._builder) == before and not count:
+                return self._leave_out(fault, line)
+            self._count(fault)
+        self._read += count
+        self._window.skip(len(line))
+        return True
+
+    def _leave_out(self, fault: Unreadable, line: bytes) -> bool:
+        self._count(fault, line)
+        self._cut = not line.endswith(b"\n") and isinstance(fault, NotJson)
+        self._window.skip(len(line))
+        return True
+
+    def _count(self, fault: Unreadable, line: bytes = b"{") -> None:
+        self._unreadable += 1
+        if self._fault is None:
+            self._fault = f"line {self._number}: {_what(line[:512]) or fault}"
+
+    def _broken_off(self, fault: Unreadable) -> None:
+        """Tell of a document that the stream cannot be read beyond."""
+        if not self._read and len(self._builder) == self._before:
+            again = "; if it is being written, try again when it is complete"
+            raise Unreadable(f"{fault}{again}" if isinstance(fault, CutShort) else str(fault)) from None
+        self._ledger.unreadable_lines += 1
+        spans = len(self._builder) - self._before
+        self._ledger.warnings.append(
+            f"{self._where}: broke off in document {self._number}, after {spans:,} spans: {fault}"
+        )
+
+    def _tell(self) -> None:
+        """Put lines that were left out into the ledger, or raise if there was nothing else."""
+        if self._fault is None:
+            return
+        if not self._read and len(self._builder) == self._before:
+            raise Unreadable(self._fault)
+        self._ledger.unreadable_lines += self._unreadable
+        if self._cut:
+            self._ledger.warnings.append(
+                f"{self._where}: the last line ({self._number}) is cut; it was left out"
+            )
+        if not self._cut or self._unreadable > 1:
+            lines = "1 unreadable line" if self._unreadable == 1 else f"{self._unreadable:,} unreadable lines"
+            self._ledger.warnings.append(f"{self._where}: {lines} left out; {self._fault}")
 
 
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+def _what(head: bytes) -> str | None:
+    """Return in words what begins with ``head``; None where that may well be JSON."""
+    if _HTML.match(head):
+        return "an HTML page, no JSON"
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return f"no JSON; it begins with {head.lstrip()[:24].decode('utf-8', 'backslashreplace')!r}"
+    return None

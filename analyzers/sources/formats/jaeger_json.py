@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import STATUS_ERROR, STATUS_OK, STATUS_UNSET
-from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats.decoding import (
-    JAEGER_JSON,
-    JaegerTags,
-    Unreadable,
-    jaeger_tags,
-    parse_id,
-    parse_int,
-)
-from grademl_otel.analyzers.sources.formats.rows import Rows
+from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.model.raw import RawColumn
+from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.formats import vectors
+from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
+from grademl_otel.analyzers.sources.formats.jaeger_values import FACTS, JAEGER_JSON, facts, jaeger_tags
+from grademl_otel.analyzers.sources.formats.jsonscan import gather
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _Number = int | str | float | None
@@ -41,11 +41,14 @@ class _Span(msgspec.Struct, gc=False):
     parentSpanID: str | None = None  # older documents and Elasticsearch
     operationName: str | None = ""
     references: list[_Reference] | None = None
+    flags: _Number = 0
     startTime: _Number = 0
     duration: _Number = None
     tags: msgspec.Raw = _EMPTY
+    logs: msgspec.Raw = _EMPTY
     processID: str | None = None
-    process: _Process | None = None
+    process: _Process | None = None  # older documents and Elasticsearch
+    warnings: list[Any] | None = None
 
 
 class _Trace(msgspec.Struct, gc=False):
@@ -54,98 +57,267 @@ class _Trace(msgspec.Struct, gc=False):
     processes: dict[str, _Process] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Trace)
+_trace = msgspec.json.Decoder(_Trace)
+_traces = msgspec.json.Decoder(list[_Trace])
+_spans = msgspec.json.Decoder(list[_Span])
+_processes = msgspec.json.Decoder(dict[str, _Process])
 
-_KINDS: Final = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
-_UNKNOWN_PROCESS: Final = _Process()
+_WORDS: Final = tuple(key.encode() for key in FACTS)
+_UNKNOWN: Final = _Process()
+_MOVED: Final = re.compile(r"adjusted by (-?)((?:[\d.]+(?:ns|us|µs|ms|s|m|h))+)")
+_PART: Final = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")
+_UNIT_NS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 
 
-def read_trace(raw: bytes | msgspec.Raw, buffer: SpanBuilder) -> None:
-    """Add the spans of one Jaeger trace object to ``buffer`` until it is full.
+def read_trace(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
+    """Add the spans of one trace object to ``builder`` until it is full.
 
     Raises Unreadable when it is none; spans before the fault may have been added.
     """
+    _add(_decoded(_trace, raw), builder, ledger)
+
+
+def read_traces(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> bool:
+    """Add the spans of an array of trace objects; return False, with nothing added, when it is none."""
     try:
-        trace = _decoder.decode(raw)
+        traces: list[_Trace] = _traces.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    if any(trace.spans is None and trace.processes is None for trace in traces):
+        return False
+    for trace in traces:
+        _add(trace, builder, ledger)
+    return True
+
+
+def _add(trace: _Trace, builder: Any, ledger: Ledger) -> None:
+    if trace.spans and builder.room:
+        batch, of_process = _batch(trace.spans, trace.traceID, builder, ledger)
+        builder.add(_placed(batch, of_process, trace.processes or {}, builder))
+
+
+class TraceReader:
+    """Reads a trace object in parts: its processes are told once all spans are there."""
+
+    def __init__(self, builder: Any, ledger: Ledger) -> None:
+        self._builder = builder
+        self._ledger = ledger
+        self._held: list[tuple[SpanBatch, Sequence[_Process | str]]] = []
+        self._count = 0
+
+    def add(self, raw: bytes, trace_id: bytes | None) -> None:
+        """Take an array of spans; raise Unreadable when it is none."""
+        if self._count >= self._builder.room:
+            return
+        of_trace = _decoded(msgspec.json.Decoder(str | None), trace_id) if trace_id else None
+        spans = _decoded(_spans, raw)
+        if spans:
+            self._held.append(_batch(spans, of_trace, self._builder, self._ledger))
+            self._count += len(spans)
+
+    def finish(self, processes: bytes | None) -> None:
+        """Hand on what was taken; raise Unreadable when ``processes`` are none."""
+        known = _decoded(_processes, processes) if processes else {}
+        for batch, of_process in self._held:
+            self._builder.add(_placed(batch, of_process, known, self._builder))
+        self._held.clear()
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
+    try:
+        return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise Unreadable(f"not a Jaeger trace: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Unreadable(f"not JSON: {error}") from None
-    processes = trace.processes or {}
-    rows = Rows(JAEGER_JSON)
-    try:
-        for span in trace.spans or ():
-            if len(rows) == buffer.room:
-                return
-            process = span.process or processes.get(span.processID or "", _UNKNOWN_PROCESS)
-            resource_ix = buffer.resource((process.serviceName, JaegerTags(process.tags)), _resource)
-            _add(span, parse_id(span.traceID or trace.traceID, 16), resource_ix, rows)
-    finally:
-        buffer.add(rows.batch())
+        raise NotJson(f"not JSON: {error}") from None
 
 
-def _add(span: _Span, trace: int, resource_ix: int, rows: Rows) -> None:
-    own = parse_id(span.spanID, 8)
-    if not trace or not own:
-        raise Unreadable("a span without an id")
-    references = [(r.refType, parse_id(r.traceID, 16), parse_id(r.spanID, 8)) for r in span.references or ()]
-    parent = _parent(references, trace) or parse_id(span.parentSpanID, 8)
-    tags = JaegerTags(span.tags)
-    kind, status = _facts(tags)
-    start, duration = parse_int(span.startTime), parse_int(span.duration)
-    known = start > 0 and duration >= 0 and span.duration is not None
-    rows.add(
-        (
-            trace,
-            own,
-            parent,
-            span.operationName or "",
-            start * 1000,
-            (start + duration) * 1000 if known else 0,
-            kind,
-            status,
-            resource_ix,
-            tags,
-        )
+def _batch(
+    spans: list[_Span], trace_id: str | None, builder: Any, ledger: Ledger
+) -> tuple[SpanBatch, list[_Process | str]]:
+    """Return the spans without their resources, and the process of each or its key."""
+    texts = [span.traceID or trace_id for span in spans]
+    trace_hi, trace_lo = _trace_ids(texts)
+    span_id = vectors.ids([span.spanID for span in spans], 8)
+    parent_id, links = _references(spans, texts, trace_hi, trace_lo)
+    start, end = _times(spans)
+    tags = vectors.raw_column(JAEGER_JSON, [span.tags for span in spans])
+    kind, status, scope_ix = _facts(tags, builder)
+    _note(spans, ledger)
+    batch = SpanBatch(
+        trace_hi=trace_hi,
+        trace_lo=trace_lo,
+        span_id=span_id,
+        parent_id=parent_id,
+        start=start,
+        end=end,
+        names=[span.operationName or "" for span in spans],
+        kind=kind,
+        status=status,
+        flags=vectors.flags([span.flags for span in spans]),
+        resource_ix=np.zeros(len(spans), np.int32),
+        scope_ix=scope_ix,
+        attributes=tags,
+        events=_logs(spans),
+        links=links,
     )
-    for _, other, span_id in references:
-        if (other, span_id) != (trace, parent):
-            rows.link(other, span_id, "follows")
+    return batch, [span.process or span.processID or "" for span in spans]
 
 
-def _parent(references: list[tuple[str | None, int, int]], trace: int) -> int:
-    """The parent is the first CHILD_OF of the same trace, else the first FOLLOWS_FROM of it.
-
-    (A span that links to its own parent comes out of Jaeger with the FOLLOWS_FROM only.)
-    """
-    for wanted in ("CHILD_OF", "FOLLOWS_FROM"):
-        for kind, other, span_id in references:
-            if kind == wanted and other == trace:
-                return span_id
-    return 0
-
-
-@lru_cache(maxsize=4096)
-def _facts(tags: JaegerTags) -> tuple[int, int]:
-    """Return (kind, status) that Jaeger keeps among the tags."""
-    found: dict[str, Any] = {}
-    try:
-        for item in msgspec.json.decode(tags):
-            found[item["key"]] = item.get("value")
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, TypeError, KeyError, AttributeError):
-        pass
-    code = found.get("otel.status_code")
-    if code in ("ERROR", "OK"):
-        status = STATUS_ERROR if code == "ERROR" else STATUS_OK
-    else:
-        status = STATUS_ERROR if found.get("error") in (True, "true") else STATUS_UNSET
-    kind = found.get("span.kind")
-    return _KINDS.get(kind, 0) if isinstance(kind, str) else 0, status
+def _placed(
+    batch: SpanBatch, of_process: Sequence[_Process | str], processes: Mapping[str, _Process], builder: Any
+) -> SpanBatch:
+    """Return the batch with the resources that its processes are."""
+    index: dict[str, int] = {}
+    resource_ix = []
+    for process in of_process:
+        if isinstance(process, str):
+            if process not in index:
+                index[process] = _index(processes.get(process, _UNKNOWN), builder)
+            resource_ix.append(index[process])
+        else:
+            resource_ix.append(_index(process, builder))
+    return replace(batch, resource_ix=np.array(resource_ix, np.int32))
 
 
-def _resource(process: tuple[str | None, JaegerTags]) -> dict[str, Any]:
-    service, tags = process
+def _index(process: _Process, builder: Any) -> int:
+    ix: int = builder.resource(("jaeger", process.serviceName, bytes(process.tags)), _resource)
+    return ix
+
+
+def _resource(key: tuple[str, str | None, bytes]) -> dict[str, Any]:
+    _, service, tags = key
     attributes = jaeger_tags(tags)
     if service:
         attributes["service.name"] = service
     return attributes
+
+
+def _trace_ids(texts: list[str | None]) -> tuple[IdArray, IdArray]:
+    """Return the ids; nearly always they are all the same."""
+    if len(set(texts)) > 1:
+        return vectors.ids(texts, 16)
+    hi, lo = vectors.ids(texts[:1], 16)
+    return np.repeat(hi, len(texts)), np.repeat(lo, len(texts))
+
+
+def _times(spans: list[_Span]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    start = vectors.microseconds([span.startTime for span in spans])
+    durations = [span.duration for span in spans]
+    length = vectors.microseconds(durations)
+    if None in durations:
+        length[[duration is None for duration in durations]] = vectors.NO_TIME
+    with np.errstate(over="ignore"):
+        end = start + length
+    end = np.where((length < 0) | (end < start) | (start <= 0), vectors.NO_TIME, end)
+    known = end >= 0
+    # Without an end the start is still told.
+    return np.where(start < 0, 0, start), np.where(known, end, 0)
+
+
+def _references(
+    spans: list[_Span], texts: list[str | None], trace_hi: IdArray, trace_lo: IdArray
+) -> tuple[IdArray, LinkBatch | None]:
+    """Return the parents, and what other references are: links.
+
+    The parent is the first CHILD_OF of the same trace, else the first FOLLOWS_FROM of it. (A span that links
+    to its own parent comes out of Jaeger with the FOLLOWS_FROM only.)
+    """
+    parents: list[str | None] = [None] * len(spans)
+    odd: list[int] = []
+    for ix, span in enumerate(spans):
+        references = span.references
+        if not references:
+            parents[ix] = span.parentSpanID
+        elif len(references) == 1 and references[0].traceID == texts[ix]:
+            parents[ix] = references[0].spanID
+        else:
+            odd.append(ix)
+    parent_id = vectors.ids(parents, 8, optional=True)
+    return (parent_id, None) if not odd else _odd_references(spans, odd, parent_id, trace_hi, trace_lo)
+
+
+def _odd_references(
+    spans: list[_Span], odd: list[int], parent_id: IdArray, trace_hi: IdArray, trace_lo: IdArray
+) -> tuple[IdArray, LinkBatch | None]:
+    """Look at the references of the spans ``odd``, of which each has several, or one to elsewhere."""
+    span_ix = np.array([ix for ix in odd for _ in spans[ix].references or ()], np.int64)
+    all_of_them = [reference for ix in odd for reference in spans[ix].references or ()]
+    hi, lo = vectors.ids([reference.traceID for reference in all_of_them], 16, optional=True)
+    to = vectors.ids([reference.spanID for reference in all_of_them], 8, optional=True)
+    near = (hi == trace_hi[span_ix]) & (lo == trace_lo[span_ix])
+    parent_at: dict[int, int] = {}
+    for wanted in ("CHILD_OF", "FOLLOWS_FROM"):
+        for at in np.flatnonzero(near).tolist():
+            if all_of_them[at].refType == wanted:
+                parent_at.setdefault(int(span_ix[at]), at)
+    parent_id = parent_id.copy()
+    for ix in odd:
+        at = parent_at.get(ix)
+        parent_id[ix] = (
+            to[at] if at is not None else vectors.ids([spans[ix].parentSpanID], 8, optional=True)[0]
+        )
+    links = ~(near & (to == parent_id[span_ix]))
+    if not links.any():
+        return parent_id, None
+    return parent_id, LinkBatch(
+        span_ix[links], hi[links], lo[links], to[links], ["follows"] * int(np.count_nonzero(links))
+    )
+
+
+def _facts(
+    tags: RawColumn, builder: Any
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8], npt.NDArray[np.int32]]:
+    """Return kind, status and scope, which Jaeger keeps among the tags."""
+    picked = gather(bytes(tags.data), tags.offsets, _WORDS)
+    number: dict[bytes, int] = {}
+    which = [number.setdefault(some, len(number)) for some in picked]
+    found = [facts(some) for some in number]
+    scopes = [-1 if one.scope is None else builder.scope(("jaeger", *one.scope), _scope) for one in found]
+    columns = (
+        np.array([one.kind for one in found], np.int8),
+        np.array([one.status for one in found], np.int8),
+        np.array(scopes, np.int32),
+    )
+    kind, status, scope_ix = (column[which] for column in columns)
+    return kind, status, scope_ix
+
+
+def _scope(key: tuple[str, str, str]) -> dict[str, Any]:
+    return {"name": key[1], "version": key[2], "attributes": {}}
+
+
+def _logs(spans: list[_Span]) -> RawColumn | None:
+    logs = [span.logs for span in spans]
+    column = vectors.raw_column(JAEGER_JSON, logs)
+    nothing = len(b"null")
+    return column if len(logs) and int(np.diff(column.offsets).max()) > nothing else None
+
+
+def _note(spans: list[_Span], ledger: Ledger) -> None:
+    """Tell the ledger of the microseconds, and of spans that Jaeger has moved."""
+    ledger.microseconds = True
+    for span in spans:
+        if span.warnings:
+            for warning in span.warnings:
+                moved = _MOVED.search(warning) if isinstance(warning, str) else None
+                if moved:
+                    ledger.moved += 1
+                    ledger.moved_most_ns = max(ledger.moved_most_ns, _duration(moved.group(2)))
+                    break
+
+
+def _duration(text: str) -> int:
+    """Return ns of a duration as Go writes it, as ``1m2.5s``."""
+    try:
+        return round(sum(float(number) * _UNIT_NS[unit] for number, unit in _PART.findall(text)))
+    except (ValueError, OverflowError):
+        return 0

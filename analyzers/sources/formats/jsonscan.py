@@ -76,7 +76,7 @@ def _outside_strings(text: _Text, quotes: IntArray) -> IntArray:
 
 def plain_gather(data: bytes, offsets: IntArray, words: tuple[bytes, ...]) -> list[bytes]:
     """Do what `gather` says."""
-    rows = len(offsets) - 1
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     text = np.frombuffer(data, np.uint8)
     quotes = _quotes(text)
     marks = _outside_strings(text, quotes)
@@ -91,7 +91,7 @@ def plain_gather(data: bytes, offsets: IntArray, words: tuple[bytes, ...]) -> li
     found = found[np.isin(found, quotes[::2])]
     element = np.searchsorted(opened, found) - 1
     element = np.unique(element[(element >= 0) & (found < closed[element])]) if len(opened) else opened
-    picked: list[list[bytes]] = [[] for _ in range(rows)]
+    picked: list[list[bytes]] = [[] for _ in offsets[1:]]
     row_of = np.searchsorted(offsets, opened[element], side="right") - 1
     for row, start, stop in zip(
         row_of.tolist(), opened[element].tolist(), closed[element].tolist(), strict=True
@@ -108,7 +108,7 @@ Returns (end, cut): where the bracket is that closes the container, -1 where it 
 that, or with ``first`` the first one; -1 for none. ``start`` must not be within a string.
 """
 gather: Callable[[bytes, IntArray, tuple[bytes, ...]], list[bytes]] = plain_gather
-"""``gather(data, offsets, words)`` picks from arrays of objects the objects in which one of some strings stands.
+"""``gather(data, offsets, words)`` picks from arrays of objects those in which one of some strings stands.
 
 The arrays, JSON that a decoder has seen, lie in ``data`` as those of a `RawColumn` do; ``offsets`` are int64.
 Returns for each array its objects as they are written, a comma after each.

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stretch of a stream of JSON text: grows as far as is looked, and lets go of what was taken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
+from grademl_otel.analyzers.sources.formats.jsonscan import MAX_DEPTH, TOO_DEEP, scan
+
+PIECE: Final = 4 << 20
+"""Bytes that are handed on together: more memory makes nothing faster."""
+END: Final = -1
+_SPACE: Final = re.compile(rb"[ \t\r\n\x1e]*")
+_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+_LONGEST_KEY: Final = 1 << 12
+_FIRST_LOOK: Final = 1 << 12
+
+
+class CutShort(Unreadable):
+    """The text ends within a document."""
+
+
+class Window:
+    """What of ``chunks`` is looked at; what was before is taken. No value has more than ``max_bytes``."""
+
+    def __init__(self, chunks: Iterable[bytes], max_bytes: int) -> None:
+        self._chunks = iter(chunks)
+        self._data = bytearray()
+        self._at = 0
+        self._ended = False
+        self._max_bytes = max_bytes
+        self.piece = min(PIECE, max_bytes)
+
+    def head(self, size: int) -> bytes:
+        """Return the next ``size`` bytes, fewer at the end, without taking them."""
+        self._fill(size)
+        return bytes(self._data[self._at : self._at + size])
+
+    def peek(self) -> int:
+        """Pass over white space; return the byte that follows, `END` if none does."""
+        while True:
+            self._at = _SPACE.match(self._data, self._at).end()  # type: ignore[union-attr]
+            if self._at < len(self._data):
+                return self._data[self._at]
+            if not self._fill(1):
+                return END
+
+    def skip(self, count: int = 1) -> None:
+        """Take bytes that nobody wants."""
+        self._at += count
+
+    def line(self) -> bytes | None:
+        """Return the bytes up to the end of the line, or of the text, without taking them.
+
+        None where neither is within a piece.
+        """
+        looked = 0
+        while True:
+            found = self._data.find(b"\n", self._at + looked, self._at + self.piece)
+            if found >= 0:
+                return self._slice(self._at, found + 1)
+            looked = len(self._data) - self._at
+            if looked >= self.piece:
+                return None
+            if not self._fill(looked + 1):
+                return self._slice(self._at, self._at + looked)
+
+    def skip_line(self) -> bool:
+        """Take the rest of the line, however long it is; return whether it had an end."""
+        while True:
+            found = self._data.find(b"\n", self._at)
+            if found >= 0:
+                self._at = found + 1
+                return True
+            self._at = len(self._data)
+            if not self._fill(1):
+                return False
+
+    def key(self) -> str:
+        """Take the key of a member, the colon after it included. Raises NotJson where there is none."""
+        self._fill(_LONGEST_KEY)
+        match = _KEY.match(self._data, self._at, self._at + _LONGEST_KEY)
+        if match is None:
+            left = self._data[self._at : self._at + _LONGEST_KEY]
+            if len(left) < _LONGEST_KEY and (not left or left.count(b'"') < 2 or left.endswith(b'"')):
+                raise CutShort("it ends within a document")
+            raise NotJson("not JSON: a key is expected")
+        self._at = match.end()
+        return match.group(1).decode("utf-8", "replace")
+
+    def value(self, limit: int | None = None) -> bytes | None:
+        """Take the value of a member; take nothing and return None if it does not end within ``limit`` bytes.
+
+        Raises Unreadable for one of more than ``max_bytes``, CutShort where the text ends within it.
+        """
+        for size in self._sizes(limit):
+            end, cut = self._scan(size, first=True)
+            stop = cut if cut >= 0 else end
+            if stop >= 0:
+                return self._take(stop)
+            if len(self._data) - self._at < size:
+                raise CutShort("it ends within a document")
+        return None
+
+    def elements(self) -> tuple[bytes, int]:
+        """Take the next elements of an array, of about a piece.
+
+        Returns (them, the bracket that closes the array; 0 where it is farther on). Nothing is taken, and
+        (b"", 0) returned, where an element is bigger than a piece. Raises CutShort where the text ends within
+        one.
+        """
+        end, cut = self._scan(self.piece, first=False)
+        stop = end if end >= 0 else cut
+        if stop < 0:
+            if len(self._data) - self._at < self.piece:
+                raise CutShort("it ends within a document")
+            return b"", 0
+        bracket = self._data[stop] if end >= 0 else 0
+        taken = self._take(stop)
+        self._at += 1
+        return taken.rstrip(b", \t\r\n"), bracket
+
+    def element(self) -> bytes:
+        """Take one element of an array, as big as it may be, or what follows the comma after the last."""
+        taken = self.value()
+        assert taken is not None
+        return taken
+
+    def document(self) -> bytes | None:
+        """Take an array or object that is a document; take nothing and return None if it exceeds a piece.
+
+        Raises CutShort where the text ends within it.
+        """
+        for size in self._sizes(self.piece):
+            end, _ = self._scan(size, first=False, inside=1)
+            if end >= 0:
+                return self._take(end + 1)
+            if len(self._data) - self._at < size:
+                raise CutShort("it ends within a document")
+        return None
+
+    def _sizes(self, limit: int | None) -> Iterable[int]:
+        """Yield how far to look, each time farther, up to ``limit``; raise Unreadable past ``max_bytes``."""
+        most = self._max_bytes if limit is None else limit
+        size = min(_FIRST_LOOK, most)
+        while True:
+            yield size
+            if size >= most:
+                break
+            size = min(size * 8, most)
+        if limit is None:
+            raise Unreadable(f"a value of more than {most:,} bytes")
+
+    def _scan(self, size: int, first: bool, inside: int = 0) -> tuple[int, int]:
+        self._fill(size)
+        start = self._at + inside
+        stop = max(start, min(len(self._data), self._at + size))
+        end, cut = scan(self._data, min(start, stop), stop, first) if start <= len(self._data) else (-1, -1)
+        if end == TOO_DEEP:
+            raise Unreadable(f"brackets nested more than {MAX_DEPTH:,} deep")
+        return end, cut
+
+    def _fill(self, size: int) -> bool:
+        """Have ``size`` bytes at hand, or all that are left; return whether there are so many."""
+        if len(self._data) - self._at >= size:
+            return True
+        if self._at >= self.piece or self._at == len(self._data):
+            del self._data[: self._at]
+            self._at = 0
+        while len(self._data) - self._at < size and not self._ended:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self._ended = True
+            else:
+                self._data += chunk
+        return len(self._data) - self._at >= size
+
+    def _take(self, stop: int) -> bytes:
+        taken = self._slice(self._at, stop)
+        self._at = stop
+        return taken
+
+    def _slice(self, start: int, stop: int) -> bytes:
+        with memoryview(self._data) as view:
+            return bytes(view[start:stop])
