@@ -21,8 +21,9 @@ SUFFIXES: Final = tuple(plain + packed for plain in _PLAIN_SUFFIXES for packed i
 """Which files of a folder are read; what is in them is told by their content."""
 _RUN_FOLDER: Final = re.compile(r"\d{8}T\d{6}Z-(.+)")
 _ROTATED: Final = re.compile(
-    r"(?P<stem>.+)-(?P<time>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3})(?P<suffix>\.[^.]+)?(?P<packed>\.gz|\.zst)?"
+    r"(?P<stem>.+)-(?P<time>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3})(?:-[a-z]+)?(?P<suffix>\.[^.]+)?(?P<packed>\.gz|\.zst)?"
 )
+"""What the Collector calls a rotated file; new versions say at the end why it was rotated, as ``-size``."""
 _GLOB: Final = re.compile(r"[*?\[]")
 
 Series = tuple[Path, ...]

@@ -118,10 +118,11 @@ def _objects(raw: bytes) -> list[dict[str, Any]]:
 def _attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
     if not isinstance(pairs, list):
         return {}
+    # A key that is not there is the empty one: writers leave out what is empty.
     return {
-        str(pair["key"]): otlp_value(pair.get("value"), depth)
+        str(pair.get("key", "")): otlp_value(pair.get("value"), depth)
         for pair in pairs
-        if isinstance(pair, dict) and "key" in pair
+        if isinstance(pair, dict) and pair
     }
 
 
