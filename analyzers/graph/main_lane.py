@@ -619,9 +619,7 @@ class _Outside:
         ends = [*rows.end[mine[-1:]].tolist(), *self._eval_end.tolist(), *work_ends.tolist()]
         self._finish = min(max(ends), self._high) if ends else None
         covered = run.completeness.coverage.get(rank)
-        holes = [] if covered is None else covered.holes
-        first = min((s.start for s in passes), default=self._low)
-        self._holes = [(max(start, first), end) for start, end in holes if end > first]
+        self._holes = [] if covered is None else list(covered.holes)
         self._evaluated = covered is None or not covered.evaluation_missing
 
     def _evaluations(

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Ledger, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
 from grademl_otel.analyzers.model.coverage import Coverage, Rows, coverage_of
 from grademl_otel.analyzers.model.evidence import Evidence, count_of
 from grademl_otel.analyzers.model.facts import Completeness, StepTable
@@ -74,7 +74,7 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     expected_spans = _spans(evidence, reasons)
     dropped = _dropped(evidence, reasons)
     if evidence.orphans:
-        reasons.add(_orphaned(evidence.orphans))
+        reasons.add(orphaned(evidence.orphans))
     shards = len({semconv.run_shard(rank) for rank in evidence.ranks})
     if evidence.roots > shards:
         traces = "the run's trace has" if shards == 1 else f"the run's {shards} traces have"
@@ -82,7 +82,7 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
         reasons.add(f"{traces} {evidence.roots} roots; {wanted} expected")
     for fault in evidence.malformed:
         reasons.add(f"a step table cannot be read: {fault}")
-    for reason in _of_ledger(evidence.ledger, evidence.of_cut_traces):
+    for reason in losses_of_reading(evidence.ledger, evidence.of_cut_traces):
         reasons.add(reason)
     if reasons:  # else the run's own counts say that nothing was cut
         for line in evidence.ledger.near_cap:
@@ -115,35 +115,7 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     )
 
 
-def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Completeness:
-    """Return the verdict on spans that carry no expected counts: at best unverifiable."""
-    spans, ledger = telemetry.spans, telemetry.ledger
-    parents = spans.parent_ix if ixs is None else spans.parent_ix[ixs]
-    chosen = np.arange(len(spans)) if ixs is None else ixs
-    roots = chosen[parents == NO_PARENT]
-    orphans = int(np.count_nonzero(parents == ORPHAN))
-    pairs = np.stack((spans.trace_hi[roots], spans.trace_lo[roots]), axis=1)
-    _, per_trace = np.unique(pairs, axis=0, return_counts=True)
-    reasons = []
-    if orphans:
-        reasons.append(_orphaned(orphans))
-    several = int(np.count_nonzero(per_trace > 1))
-    if several:
-        reasons.append(f"{several:,} traces have several roots")
-    reasons += [*_of_ledger(ledger, spans_of_traces(spans, ledger.partial_traces)), *ledger.near_cap]
-    if ledger.unreadable_lines:
-        reasons.append(f"{count(ledger.unreadable_lines, 'line')} of the source cannot be read")
-    return Completeness(
-        verdict="incomplete" if reasons else "unverifiable",
-        reasons=reasons,
-        spans_received=len(chosen),
-        orphans=orphans,
-        roots=len(roots),
-        partial_traces=list(ledger.partial_traces),
-    )
-
-
-def spans_of_traces(spans: SpanColumns, traces: Iterable[str]) -> dict[str, int]:
+def spans_here(spans: SpanColumns, traces: Iterable[str]) -> dict[str, int]:
     """Return trace id (hex) -> how many of its spans are here, of ``traces``."""
     found = {}
     for trace in traces:
@@ -153,7 +125,7 @@ def spans_of_traces(spans: SpanColumns, traces: Iterable[str]) -> dict[str, int]
     return found
 
 
-def _of_ledger(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
+def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
     """Return what reading lost; ``here`` tells how many spans of each cut trace arrived."""
     reasons = []
     if ledger.partial_traces:
@@ -219,9 +191,10 @@ def _uncovered(covered: Mapping[int, Coverage], reasons: Reasons) -> None:
     if holes:
         worst = max(holes.values(), key=lambda one: one.hole_ns)
         whole = worst.hole_ns + worst.trained_ns
+        most = f", most of {len(holes):,} ranks" if len(holes) > 1 else ""
         reasons.add(
             f"{duration(worst.hole_ns)} of {duration(whole)} of training are not covered"
-            + (f" (rank {worst.rank}, most of {len(holes):,})" if len(covered) > 1 else "")
+            + (f" (rank {worst.rank}{most})" if len(covered) > 1 else "")
         )
 
 
@@ -254,7 +227,8 @@ def _windows(rank: int, parts: Sequence[TablePart], reasons: Reasons) -> set[int
     return cut.union(absent)
 
 
-def _orphaned(spans: int) -> str:
+def orphaned(spans: int) -> str:
+    """Return a reason: so many spans lack their parent."""
     return f"{spans:,} {'span names' if spans == 1 else 'spans name'} a parent that is not here"
 
 

@@ -45,7 +45,7 @@ class Evidence:
     of_cut_traces: dict[str, int] = field(default_factory=dict)
     """Traces that the server cut, as it says, and how many of their spans are here."""
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Rank -> start and end of its main lane, as far as they are known."""
+    """Rank -> start of its first pass over a loader, else of its main lane, and end of that."""
 
     def note_window(self, rank: int, attributes: Mapping[str, Any]) -> None:
         """Take the running counts that a window span carries."""

@@ -13,7 +13,7 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.model.attempts import Attempt, attempts, identity, whole
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, Telemetry
-from grademl_otel.analyzers.model.completeness import judge, spans_of_traces
+from grademl_otel.analyzers.model.completeness import judge, spans_here
 from grademl_otel.analyzers.model.devices import given_up, memory_of
 from grademl_otel.analyzers.model.ending import how_ended, without_last
 from grademl_otel.analyzers.model.evidence import Evidence, count_of
@@ -57,6 +57,7 @@ _SCOPES: Final = frozenset(
         semconv.COMPILE,
     }
 )
+_PASSES: Final = (semconv.EPOCH, semconv.EVALUATE)
 _MAIN: Final = "main"
 _ENDS_WORST_FIRST: Final = ("killed", "exception", "unknown", "exit")
 
@@ -152,7 +153,7 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
     mine, lanes, beside = busiest_lanes(parts)
     steps, evidence.overlap_ns = join_parts(mine)
     census = join_parts(parts)[0] if beside else steps
-    bounds = evidence.bounds = _bounds(attempt, run_spans, census)
+    bounds = _bounds(attempt, run_spans, census)
     step_spans, kinds = _step_spans(attempt, lanes)
     reduced = reductions(mine)
     evidence.parts = parts
@@ -170,7 +171,11 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
     scopes = _scopes(attempt)
     said = _said_of_run(evidence.run_attributes, parts)
     device = said.get(semconv.DEVICE)
-    evidence.of_cut_traces = spans_of_traces(spans, telemetry.ledger.partial_traces)
+    evidence.of_cut_traces = spans_here(spans, telemetry.ledger.partial_traces)
+    evidence.bounds = {
+        rank: (min((s.start for s in scopes if s.rank == rank and s.name in _PASSES), default=low), high)
+        for rank, (low, high) in bounds.items()
+    }
     completeness = judge(evidence, census)
     completeness.notes = [*beside, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
     completeness.notes += [*given_up(parts), *unfinished]

@@ -174,11 +174,12 @@ class PopulationEntry:
     """Traces on whose path the key is."""
     path_ns: int
     share: float
-    p50_ns: int
-    p95_ns: int
-    p99_ns: int
-    tail_minus_median_ns: int
-    """Mean of the slowest 5 % of the traces minus mean of the middle tenth."""
+    p50_ns: int | None
+    p95_ns: int | None
+    p99_ns: int | None
+    tail_minus_median_ns: int | None
+    """Mean of the slowest 5 % of the traces minus mean of the middle tenth. These four are null where parts
+    of all traces are missing."""
 
 
 @dataclass(frozen=True)

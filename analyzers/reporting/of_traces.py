@@ -12,7 +12,7 @@ from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
-from grademl_otel.analyzers.model.completeness import judge_foreign
+from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
@@ -31,6 +31,7 @@ NOT_OURS = Abstained(
     "these spans belong to no run recorded by grademl-otel",
     "run the program under opentelemetry-instrument with grademl-otel installed",
 )
+_HOW = "read a source that has all of their spans"
 PART_OF_OURS = Abstained(
     "diagnosis",
     "a run is judged as a whole, not by single traces",
@@ -52,15 +53,17 @@ def critical_path_of_traces(
     source = SourceInfo(telemetry.uri, None, None, None, len(paths))
     # Only a missing parent or a cut trace proves a loss.
     found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
+    whole = whole_traces(telemetry, [root for root, _ in paths])
     if len(paths) == 1:
         root, path = paths[0]
         start, total_ns = path.start, path.total_ns
         shown: PathInfo | PopulationInfo = path_info(path, telemetry.spans, top)
         summary = summary_of_trace(telemetry.spans, root, path, by, top)
     else:
-        shown, summary = population(telemetry.spans, paths, top), []
+        counted = [one for one, kept in zip(paths, whole, strict=True) if kept] or paths
+        shown, summary = population(telemetry.spans, counted, top, told=bool(whole.any())), []
         # The traces' time, one after the other: what the shares are of.
-        start, total_ns = min(path.start for _, path in paths), shown.total_ns
+        start, total_ns = min(path.start for _, path in counted), shown.total_ns
     return CriticalPathDocument(
         source=source,
         completeness=completeness_info(found, (path for _, path in paths), clocks, ours=False),
@@ -69,11 +72,24 @@ def critical_path_of_traces(
         path=shown,
         summary=summary,
         findings=[],
-        abstained=[_not_judged(telemetry.spans, paths)],
+        abstained=[*_untold(len(paths), int(np.count_nonzero(whole))), _not_judged(telemetry.spans, paths)],
         replay=None,
         incomplete_because=found.reasons,
         warnings=telemetry.ledger.warnings,
     )
+
+
+def _untold(traces: int, whole: int) -> list[Abstained]:
+    """Return what is not told, as parts of some of the traces are missing."""
+    if whole == traces:
+        return []
+    if traces == 1:
+        missing = "spans of this trace are missing, and their time counts as that of others: see `data`"
+        return [Abstained("path.shares", missing, _HOW)]
+    if not whole:
+        return [Abstained("percentiles", f"parts of all {traces:,} traces are missing", _HOW)]
+    missing = f"parts of {traces - whole:,} of {traces:,} traces are missing; the numbers are of the others"
+    return [Abstained("population", missing, _HOW)]
 
 
 def _not_judged(spans: SpanColumns, paths: Sequence[tuple[int, Path]]) -> Abstained:

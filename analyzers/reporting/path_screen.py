@@ -93,9 +93,9 @@ def population_table(path: PopulationInfo) -> Group:
                 entry.service,
                 entry.operation,
                 percent(entry.share),
-                milliseconds(entry.p50_ns),
-                milliseconds(entry.p95_ns),
-                milliseconds(entry.p99_ns),
+                _time(entry.p50_ns),
+                _time(entry.p95_ns),
+                _time(entry.p99_ns),
                 _signed(entry.tail_minus_median_ns),
                 bar(entry.share),
             )
@@ -105,5 +105,11 @@ def population_table(path: PopulationInfo) -> Group:
     )
 
 
-def _signed(ns: int) -> str:
+def _time(ns: int | None) -> str:
+    return "?" if ns is None else milliseconds(ns)
+
+
+def _signed(ns: int | None) -> str:
+    if ns is None:
+        return "?"
     return f"{'-' if ns < 0 else '+'}{milliseconds(abs(ns))}"

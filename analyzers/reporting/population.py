@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,12 +20,13 @@ MIDDLE_SHARE = 0.10
 
 
 def population(
-    spans: SpanColumns, paths: Sequence[tuple[int, Path]], top: int | None = None
+    spans: SpanColumns, paths: Sequence[tuple[int, Path]], top: int | None = None, told: bool = True
 ) -> PopulationInfo:
     """Add up the sections of all ``paths`` by service and operation, the largest first.
 
-    Percentiles are over all traces: one whose path does not touch a key has 0 there. With ``top``, the keys
-    beyond it are counted as omitted; the rest sums to the total exactly.
+    Percentiles are over all traces: one whose path does not touch a key has 0 there. They are not ``told``
+    of traces that lack spans. With ``top``, the keys beyond it are counted as omitted; the rest sums to the
+    total exactly.
     """
     per_trace: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     sections: dict[tuple[str, str], int] = defaultdict(int)
@@ -38,6 +40,9 @@ def population(
     tail, middle = _cohorts(np.array([path.total_ns for _, path in paths], dtype=np.int64))
     entries = [_entry(key, times, len(paths), total, tail, middle) for key, times in per_trace.items()]
     entries.sort(key=lambda entry: (-entry.path_ns, entry.key))
+    if not told:
+        nothing = {"p50_ns": None, "p95_ns": None, "p99_ns": None, "tail_minus_median_ns": None}
+        entries = [replace(entry, **nothing) for entry in entries]
     shown = entries if top is None else entries[:top]
     omitted = entries[len(shown) :]
     return PopulationInfo(

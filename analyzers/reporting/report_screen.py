@@ -24,6 +24,7 @@ from grademl_otel.analyzers.reporting.document import (
     DeviceInfo,
     DevicePhase,
     MemoryInfo,
+    RankCounts,
     ReportDocument,
     StepInfo,
 )
@@ -56,7 +57,7 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     canvas.blank()
     tables = [_budget(document)] if document.lane_budget else []
     if document.step is not None:
-        tables.append(_step(document.step))
+        tables.append(_step(document.step, document.completeness.ranks))
         if document.step.device is not None:
             tables.append(_device(document.step.device))
     canvas.tables(tables)
@@ -140,12 +141,14 @@ def _budget(document: ReportDocument) -> Group:
     )
 
 
-def _step(step: StepInfo) -> Group:
+def _step(step: StepInfo, ranks: RankCounts) -> Group:
     spread = (
         f"mean {milliseconds(step.mean_ns)}, p50 {milliseconds(step.p50_ns)}, p95 {milliseconds(step.p95_ns)}"
     )
     few = f", only {count(step.n, 'step')}" if step.few else ""
     host = ", host time" if step.host_time else ""
+    if ranks.expected is not None and len(ranks.present) < ranks.expected:
+        few += f", {len(ranks.present):,} of {ranks.expected:,} ranks"
     return table(
         f"Step, steady ({spread}{few}{host})",
         [("", "left"), ("", "right"), ("", "right"), ("", "left")],

@@ -13,7 +13,7 @@ import pytest
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
-from grademl_otel.analyzers.model.completeness import judge_foreign
+from grademl_otel.analyzers.model.foreign import judge_foreign
 from grademl_otel.analyzers.model.run import Completeness, build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
 from tests.support.synthetic import Simulated, Span, Training, lines, simulate
