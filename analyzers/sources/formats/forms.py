@@ -16,7 +16,6 @@ _PLACES: Final = {
     "jaeger-json": ("jaeger_values", "JAEGER_JSON"),
     "zipkin": ("zipkin", "ZIPKIN"),
     "kineto": ("kineto_values", "KINETO"),
-    "otlp-proto": ("otlp_messages", "OTLP_PROTO"),
 }
 """Name -> (module of this package, its attribute). A name on somebody's disk keeps its meaning."""
 

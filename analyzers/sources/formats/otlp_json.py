@@ -26,6 +26,7 @@ from grademl_otel.analyzers.sources.formats.otlp_values import (
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _NONE: Final = msgspec.Raw(b"")
+_NO_SCOPE: Final = (b"", b"{}", b"null")
 _Number = int | str | float | None
 
 
@@ -123,7 +124,7 @@ def _add(groups: Sequence[_ResourceSpans], builder: SpanBuilder) -> None:
             if not scope.spans or len(spans) >= room:
                 continue
             own = bytes(scope.scope) or bytes(scope.instrumentationLibrary)
-            scope_ix = builder.scope(own, otlp_scope) if len(own) > len(b"{}") else -1
+            scope_ix = -1 if own in _NO_SCOPE else builder.scope(own, otlp_scope)
             of_groups.append((resource_ix, scope_ix, len(scope.spans)))
             spans += scope.spans
     if spans:

@@ -89,4 +89,6 @@ def _protobuf(head: bytes, length: int | None = None) -> Holds | None:
         return Holds.PROTOBUF if first in _OF_GROUP else None
     if levels == 2:
         return Holds.TEMPO if first == _SCOPES else Holds.PROTOBUF if first in _OF_RESOURCE else None
-    return Holds.PROTOBUF if levels == _KEY_LEVELS else None
+    if levels == _KEY_LEVELS or first == _SCOPES:  # a key, or a value whose key is empty
+        return Holds.PROTOBUF
+    return Holds.TEMPO if first in _OF_RESOURCE else None
