@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -107,13 +107,13 @@ class RawStore:
         raw = raws[int(self.row[ix])]
         return _decoded(raws.form, raw) if len(raw) <= _CACHED_BYTES else raws.form.attributes(raw)
 
-    def events(self, ix: int) -> Sequence[Event]:
+    def events(self, ix: int) -> list[Event]:
         """Return the events of span ``ix``."""
         form = self.form(ix)
-        return () if form is None else form.events(self.raw(ix))
+        return [] if form is None else list(form.events(self.raw(ix)))
 
-    def same(self, some: IntArray, others: IntArray) -> npt.NDArray[np.bool_]:
-        """Return for each pair of spans whether they have the same, byte for byte or once decoded."""
+    def same(self, some: IntArray, others: IntArray, decoded: Callable[[int], Any]) -> npt.NDArray[np.bool_]:
+        """Return for each pair of spans whether they have the same: byte for byte, or once ``decoded``."""
         same = np.zeros(len(some), np.bool_)
         stays = np.ones(len(some), np.bool_)
         stays[:1] = False
@@ -125,21 +125,18 @@ class RawStore:
                 ours, theirs = (self._block(ixs[begin], ixs[end - 1]) for ixs in (some, others))
                 same[begin:end] = ours == theirs
         for at in np.flatnonzero(~same).tolist():
-            same[at] = self._same(int(some[at]), int(others[at]))
+            one, other = int(some[at]), int(others[at])
+            alike = self.raw(one) == self.raw(other) and self.form(one) == self.form(other)
+            same[at] = alike or decoded(one) == decoded(other)
         return same
 
     def _block(self, first: int, last: int) -> tuple[Form, bytes, bytes] | None:
-        """Return form, bytes and lengths of the bytes of the spans from ``first`` to ``last`` of one column."""
+        """Return form, bytes and lengths of the spans from ``first`` to ``last``, in one column."""
         if self.column[first] == NOTHING:
             return None
         raws = self.columns[int(self.column[first])]
         ends = raws.offsets[int(self.row[first]) : int(self.row[last]) + 2]
         return raws.form, bytes(raws.data[int(ends[0]) : int(ends[-1])]), np.diff(ends).tobytes()
-
-    def _same(self, one: int, other: int) -> bool:
-        if self.raw(one) == self.raw(other) and self.form(one) == self.form(other):
-            return True
-        return self.attributes(one) == self.attributes(other) and self.events(one) == self.events(other)
 
     def take(self, kept: IntArray) -> RawStore:
         """Return the store of the spans at ``kept``; it shares the bytes."""

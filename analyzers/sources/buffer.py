@@ -128,7 +128,8 @@ class SpanBuilder:
         later, first = repeats(by_id, *(arrays[name] for name in identity))
         if len(later):
             differ = _differ(arrays, later, first)
-            differ |= ~attributes.same(later, first) | ~events.same(later, first)
+            differ |= ~attributes.same(later, first, attributes.attributes)
+            differ |= ~events.same(later, first, events.events)
             ledger.conflicting += int(np.count_nonzero(differ))
             ledger.duplicates += len(later) - int(np.count_nonzero(differ))
             kept = np.delete(np.arange(len(self._parts)), later)

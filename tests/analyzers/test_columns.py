@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from itertools import permutations
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import (
     KIND_CLIENT,
     KIND_INTERNAL,
@@ -18,9 +24,8 @@ from grademl_otel.analyzers.model.columns import (
 )
 from grademl_otel.analyzers.sources import Selection
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats.decoding import OTLP_JSON, otlp_attributes
-from grademl_otel.analyzers.sources.formats.rows import Rows
 from grademl_otel.analyzers.sources.narrow import narrow, take
+from tests.support.build import B, batch
 
 
 def builder_of(*spans: tuple[int, ...]) -> SpanBuilder:
@@ -31,12 +36,8 @@ def builder_of(*spans: tuple[int, ...]) -> SpanBuilder:
 
 
 def add(builder: SpanBuilder, *spans: tuple[int, ...]) -> int:
-    rows = Rows(OTLP_JSON)
-    resource = builder.resource(b"[]", otlp_attributes)
-    for trace, own, parent, *rest in spans:
-        start, end, kind = (*rest, *(0, 1, KIND_INTERNAL)[len(rest) :])
-        rows.add((trace, own, parent, f"s{own}", start, end, kind, 0, resource, b"[]"))
-    return builder.add(rows.batch())
+    builder.resource("none", lambda _: {})
+    return builder.add(batch([B(*span, name=f"s{span[1]}") for span in spans]))
 
 
 def columns_of(*spans: tuple[int, ...]) -> tuple[SpanColumns, Ledger]:
@@ -82,7 +83,7 @@ def test_a_client_and_a_server_span_may_share_an_id() -> None:
 
 def test_impossible_times_are_kept_counted_and_masked() -> None:
     spans, ledger = columns_of(
-        (1, 1, 0, 9, 5), (1, 2, 0, 3, 0), (1, 3, 0, -1, 5), (1, 4, 0, 1, 1 << 63), (1, 5, 0, 5, 5)
+        (1, 1, 0, 9, 5), (1, 2, 0, 3, 0), (1, 3, 0, 0, 0), (1, 4, 0, 0, 0), (1, 5, 0, 5, 5)
     )
     assert len(spans) == 5
     assert ledger.impossible_times == 4
@@ -96,6 +97,7 @@ def test_a_ring_of_parents_is_cut_at_its_earliest_span() -> None:
     assert ledger.warnings[0].startswith("2 ")
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(0, 12)), max_size=40))
 def test_parents_agree_with_a_search_and_never_form_a_ring(spans: list[tuple[int, int, int]]) -> None:
     columns, ledger = columns_of(*spans)
@@ -129,15 +131,11 @@ def test_a_long_chain_below_a_ring_is_not_walked_again_and_again() -> None:
 
 def test_links_follow_their_spans_when_duplicates_go() -> None:
     builder = SpanBuilder(10)
-    resource = builder.resource(b"[]", otlp_attributes)
-    rows = Rows(OTLP_JSON)
-    for own, target in ((1, 11), (1, 12), (2, 13)):
-        rows.add((1, own, 0, "s", 0, 1, 0, 0, resource, b"[]"))
-        rows.link(9, target, "run")
-    builder.add(rows.batch())
-    spans = builder.finish(Ledger())
-    assert spans.links.span_ix.tolist() == [0, 1]
-    assert spans.links.span_id.tolist() == [11, 13]
+    spans = [B(1, own, 0, links=[(9, target, "run")]) for own, target in ((1, 11), (1, 12), (2, 13))]
+    builder.add(batch(spans))
+    columns = builder.finish(Ledger())
+    assert columns.links.span_ix.tolist() == [0, 1]
+    assert columns.links.span_id.tolist() == [11, 13]
 
 
 def test_closed_traces_take_no_more() -> None:
@@ -162,3 +160,242 @@ def test_narrowing_keeps_whole_traces() -> None:
     assert len(narrow(spans, Selection(start=21))) == 1
     assert len(narrow(spans, Selection(end=11))) == 2
     assert len(narrow(spans, Selection(service="absent"))) == 0
+
+
+SPANS = st.builds(
+    B,
+    trace=st.integers(1, 3) | st.integers(2**64, 2**64 + 2),
+    id=st.integers(1, 12),
+    parent=st.integers(0, 12),
+    start=st.integers(0, 3),
+    end=st.integers(0, 3),
+    kind=st.integers(0, 5),
+    status=st.integers(0, 2),
+    flags=st.sampled_from([0, 1, 2**32 - 1]),
+    name=st.sampled_from(["a", "b", "c"]),
+    raw=st.binary(max_size=2),
+    events=st.just(b"") | st.binary(max_size=2),
+    links=st.lists(
+        st.tuples(st.integers(1, 2**128 - 1), st.integers(1, 9), st.sampled_from(["run", "follows"])),
+        max_size=2,
+    ),
+)
+
+
+def told(columns: SpanColumns, ix: int) -> B:
+    """The span as it was given; its links are not."""
+    events = columns.events(ix)
+    return B(
+        int(columns.trace_hi[ix]) << 64 | int(columns.trace_lo[ix]),
+        int(columns.span_id[ix]),
+        int(columns.parent_id[ix]),
+        int(columns.start[ix]),
+        int(columns.end[ix]),
+        int(columns.kind[ix]),
+        int(columns.status[ix]),
+        int(columns.flags[ix]),
+        columns.name(ix),
+        columns.attributes(ix)["raw"],
+        events[0].attributes["raw"] if events else b"",
+    )
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(SPANS, max_size=6), max_size=4), st.integers(1, 2))
+def test_whatever_comes_in_whatever_batches_comes_out(batches: list[list[B]], again: int) -> None:
+    """The first of each (trace, id, kind) stays, whole; the others are counted as what they are."""
+    batches = batches * again
+    builder = SpanBuilder(1 << 20)
+    for spans in batches:
+        assert builder.add(batch(spans)) == len(spans)
+    ledger = Ledger()
+    columns = builder.finish(ledger)
+    spans_given = [span for spans in batches for span in spans]
+    first: dict[tuple[int, int, int], B] = {}
+    exact: Counter[bool] = Counter()
+    for span in spans_given:
+        key = (span.trace, span.id, span.kind)
+        if key in first:
+            exact[replace(first[key], links=()) == replace(span, links=())] += 1
+        first.setdefault(key, span)
+    assert [told(columns, ix) for ix in range(len(columns))] == [replace(s, links=()) for s in first.values()]
+    assert (ledger.duplicates, ledger.conflicting) == (exact[True], exact[False])
+    links = columns.links
+    targets = zip(
+        links.trace_hi.tolist(), links.trace_lo.tolist(), links.span_id.tolist(), links.kind, strict=True
+    )
+    found = [
+        (ix, hi << 64 | lo, span, kind)
+        for ix, (hi, lo, span, kind) in zip(links.span_ix.tolist(), targets, strict=True)
+    ]
+    assert found == [(ix, *link) for ix, span in enumerate(first.values()) for link in span.links]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    "changed", [B(1, 50, 0, raw=b"no"), B(1, 50, 0, raw=b"50", events=b"e"), B(1, 50, 0, 1, raw=b"50")]
+)
+def test_what_comes_twice_is_compared_to_the_last_byte(order: int, changed: B) -> None:
+    spans = [B(1, own, 0, raw=b"%d" % own) for own in range(1, 101)]
+    again = [changed if span.id == changed.id else span for span in spans][::order]
+    builder = SpanBuilder(1 << 20)
+    for some in (spans[:30], spans[30:], again[:80], again[80:]):
+        builder.add(batch(some))
+    ledger = Ledger()
+    assert len(builder.finish(ledger)) == 100
+    assert (ledger.duplicates, ledger.conflicting) == (99, 1)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_many_small_batches_are_put_together(size: int) -> None:
+    builder = SpanBuilder(1 << 20)
+    given = [
+        B(
+            trace,
+            own,
+            own - 1,
+            name=f"{own % 7}",
+            raw=b"%d" % own,
+            events=b"e" * (trace % 3),
+            links=[(9, own, "run")],
+        )
+        for trace in range(600)
+        for own in range(1, size + 1)
+    ]
+    for at in range(0, len(given), size):
+        builder.add(batch(given[at : at + size]))
+    columns = builder.finish(Ledger())
+    assert [told(columns, ix) for ix in range(len(columns))] == [replace(span, links=()) for span in given]
+    assert columns.links.span_id.tolist() == [span.id for span in given]
+    assert len(columns.raw_attributes.columns) < 300  # of 600 batches
+
+
+def test_reading_may_go_on_after_a_first_look() -> None:
+    builder = builder_of((1, 2, 1), (1, 3, 2))
+    first = builder.finish(Ledger())
+    assert first.parent_ix.tolist() == [ORPHAN, 0]
+    add(builder, (1, 1, 0), (1, 2, 1))
+    ledger = Ledger()
+    assert builder.finish(ledger).parent_ix.tolist() == [2, 0, NO_PARENT]
+    assert (len(builder), ledger.duplicates) == (4, 1)
+    assert first.parent_ix.tolist() == [ORPHAN, 0]
+
+
+def test_no_more_spans_than_asked_for_are_taken() -> None:
+    builder = SpanBuilder(3)
+    spans = [B(1, own, 0, raw=b"%d" % own, links=[(9, own, "run")]) for own in range(1, 5)]
+    assert builder.add(batch(spans[:2])) == 2
+    assert (builder.room, builder.full) == (1, False)
+    assert builder.add(batch(spans[2:])) == 1
+    assert (builder.room, builder.full) == (0, True)
+    assert builder.add(batch(spans)) == 0
+    columns = builder.finish(Ledger())
+    assert columns.links.span_id.tolist() == [1, 2, 3]
+    assert columns.attributes(2) == {"raw": b"3"}
+
+
+def test_of_closed_traces_nothing_is_taken_and_the_rest_is_whole() -> None:
+    builder = SpanBuilder(9)
+    builder.add(batch([B(1, 1, 0), B(1 << 64, 1, 0)]))
+    builder.close_traces(0)
+    more = [B(trace, 7, 0, raw=b"%d" % trace, links=[(9, trace & 7, "run")]) for trace in (1, 2, 1 << 64, 3)]
+    assert builder.add(batch(more)) == 2
+    columns = builder.finish(Ledger())
+    assert [columns.attributes(ix)["raw"] for ix in (2, 3)] == [b"2", b"3"]
+    assert (columns.links.span_ix.tolist(), columns.links.span_id.tolist()) == ([2, 3], [2, 3])
+    assert builder.spans_of_traces(1) == {1 << 64: 1, 2: 1, 3: 1}
+
+
+def test_nothing_makes_empty_columns() -> None:
+    ledger = Ledger()
+    for builder in (SpanBuilder(9), builder_of()):
+        columns = builder.finish(ledger)
+        assert (len(columns), columns.names, columns.trace_ix.tolist(), columns.clock.tolist()) == (
+            0,
+            [],
+            [],
+            [],
+        )
+        assert len(take(columns, np.zeros(0, np.int64))) == 0
+    assert ledger == Ledger()
+
+
+def test_events_may_be_in_the_bytes_of_the_attributes() -> None:
+    builder = SpanBuilder(9)
+    one = batch([B(1, 1, 0, raw=b"x"), B(1, 2, 0, raw=b"y")])
+    builder.add(replace(one, events=one.attributes))
+    builder.add(batch([B(1, 3, 0, raw=b"z")]))
+    columns = builder.finish(Ledger())
+    assert [[event.attributes for event in columns.events(ix)] for ix in range(3)] == [
+        [{"raw": b"x"}],
+        [{"raw": b"y"}],
+        [],
+    ]
+    assert columns.attributes(1) == {"raw": b"y"}
+
+
+def test_resources_and_scopes_are_there_once_however_written() -> None:
+    builder = SpanBuilder(9)
+    decoded = {"a": {"service.name": "x", "n": 1}, "b": {"n": 1, "service.name": "x"}, "c": {"n": 1.0}}
+    assert [builder.resource(key, decoded.__getitem__) for key in "abca"] == [0, 0, 1, 0]
+    scope = {"name": "s", "version": "", "attributes": {}}
+    assert [builder.scope(key, lambda _: dict(scope)) for key in "ab"] == [0, 0]
+    none, some = batch([B(1, 1, 0), B(1, 2, 0)]), np.array([0, -1], np.int32)
+    builder.add(replace(none, scope_ix=some, resource_ix=-some))
+    columns = builder.finish(Ledger())
+    assert (columns.scope(0), columns.scope(1)) == (scope, None)
+    assert (columns.service(0), columns.service(1)) == ("x", "")
+
+
+def test_a_clock_is_a_boot_else_a_host() -> None:
+    builder = SpanBuilder(9)
+    says = [{semconv.CLOCK_ID: "boot", "host.name": "b"}, {"host.name": "a"}, {}, {"host.name": "boot"}]
+    for number in range(len(says)):
+        builder.resource(number, says.__getitem__)
+    builder.add(
+        replace(batch([B(1, own, 0) for own in range(1, 5)]), resource_ix=np.arange(4, dtype=np.int32))
+    )
+    columns = builder.finish(Ledger())
+    assert columns.clocks == ["boot", "a"]
+    assert columns.clock.tolist() == [0, 1, -1, 0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**128 - 1) | st.sampled_from([1, 1 << 64, 1 << 64 | 1])))
+def test_traces_have_numbers(traces: list[int]) -> None:
+    builder = SpanBuilder(1 << 20)
+    builder.add(batch([B(trace, own, 0) for own, trace in enumerate(traces, 1)]))
+    number = {trace: ix for ix, trace in enumerate(sorted(set(traces)))}
+    assert builder.finish(Ledger()).trace_ix.tolist() == [number[trace] for trace in traces]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_long_chains_and_deep_trees_take_no_time(order: int) -> None:
+    """20,000 spans below each other, parents first and last."""
+    spans = [B(1, own, own - 1) for own in range(1, 20_001)][::order]
+    builder = SpanBuilder(1 << 20)
+    builder.add(batch(spans))
+    ledger = Ledger()
+    columns = builder.finish(ledger)
+    parents = columns.parent_ix.tolist()
+    assert all(child - parent == order for child, parent in enumerate(parents) if parent != NO_PARENT)
+    assert ledger == Ledger()
+
+
+def test_of_a_shared_id_the_server_span_has_the_children() -> None:
+    """However the three come, and whatever else has the id in another trace."""
+    client, server, child, other = (
+        B(1, 7, 6, kind=KIND_CLIENT),
+        B(1, 7, 6, kind=KIND_SERVER),
+        B(1, 8, 7),
+        B(2, 7, 0),
+    )
+    inner = B(1, 7, 6, kind=KIND_INTERNAL)
+    for spans in permutations([client, server, child, other, inner]):
+        builder = SpanBuilder(9)
+        builder.add(batch(spans))
+        parents = builder.finish(Ledger()).parent_ix.tolist()
+        assert parents[spans.index(child)] == spans.index(server)
+        assert parents[spans.index(server)] == spans.index(client)
+        assert parents[spans.index(client)] == parents[spans.index(inner)] == ORPHAN
+        assert parents[spans.index(other)] == NO_PARENT

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
@@ -47,12 +47,14 @@ def written(number: int, size: int, how: str) -> str | None:
 HOW = st.sampled_from(["hex", "upper", "bare", "half", "base64", "absent"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1) | st.integers(0, 2**32), HOW)))
 def test_ids_of_spans_are_read_however_written(spans: list[tuple[int, str]]) -> None:
     found = ids([written(number, 8, how) for number, how in spans], 8, optional=True)
     assert found.tolist() == [number for number, _ in spans]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**128 - 1) | st.integers(0, 2**64), HOW)))
 def test_ids_of_traces_are_read_however_written(traces: list[tuple[int, str]]) -> None:
     high, low = ids([written(number, 16, how) for number, how in traces], 16, optional=True)
@@ -60,6 +62,7 @@ def test_ids_of_traces_are_read_however_written(traces: list[tuple[int, str]]) -
     assert numbers == [number for number, _ in traces]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 2**32)), st.booleans())
 def test_ids_may_be_bytes(numbers: list[int], stripped: bool) -> None:
     raws = [number.to_bytes(8, "big").lstrip(b"\0" if stripped else b"") for number in numbers]
@@ -112,11 +115,13 @@ NUMBERS = st.one_of(INTEGERS, INTEGERS.map(str), WORDS, st.none(), st.floats())
 COLUMNS = st.one_of(st.lists(NUMBERS), st.lists(INTEGERS), st.lists(INTEGERS.map(str)), st.lists(st.floats()))
 
 
+@settings(deadline=None)
 @given(COLUMNS)
 def test_times_are_exact(values: list[Any]) -> None:
     assert times(values).tolist() == [NO_TIME if v is None else v for v in (exact(one, 1) for one in values)]
 
 
+@settings(deadline=None)
 @given(COLUMNS | st.lists(st.floats(0, 2**54)))
 def test_microseconds_are_exact_to_a_nanosecond(values: list[Any]) -> None:
     for got, value in zip(microseconds(values).tolist(), values, strict=True):
@@ -127,6 +132,7 @@ def test_microseconds_are_exact_to_a_nanosecond(values: list[Any]) -> None:
             assert abs(got - wanted) <= isinstance(value, float)
 
 
+@settings(deadline=None)
 @given(COLUMNS)
 def test_a_value_means_the_same_whatever_stands_beside_it(values: list[Any]) -> None:
     for read in (times, microseconds):
@@ -170,6 +176,7 @@ def test_flags_have_32_bits() -> None:
     assert flags([None, 1, "257", 2**32 - 1, 2**32, -1, "x"]).tolist() == [0, 1, 257, 2**32 - 1, 0, 0, 0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9)))
 def test_raw_bytes_of_each_span_are_its_own(raws: list[bytes]) -> None:
     column = raw_column(Given([]), raws)

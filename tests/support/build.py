@@ -17,8 +17,11 @@ from grademl_otel.analyzers.model.facts import Completeness, HowEnded, Loader, R
 from grademl_otel.analyzers.model.raw import NOTHING, Event, RawColumn, RawStore
 from grademl_otel.analyzers.model.run import build_run
 from grademl_otel.analyzers.sources import Selection, open_source
+from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 
 from .synthetic import Simulated, Training, simulate
+
+_MASK64 = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,75 @@ def columns(spans: Sequence[S]) -> SpanColumns:
         raw_attributes=raw_attributes([span.attributes for span in spans]),
         raw_events=RawStore([], np.full(n, NOTHING, np.int32), np.zeros(n, np.int32)),
     )
+
+
+@dataclass(frozen=True)
+class B:
+    """One span of a batch, by numbers."""
+
+    trace: int
+    id: int
+    parent: int
+    start: int = 0
+    end: int = 1
+    kind: int = KIND_INTERNAL
+    status: int = 0
+    flags: int = 0
+    name: str = ""
+    raw: bytes = b""
+    """Its attributes are {"raw": raw}."""
+    events: bytes = b""
+    """One event with such attributes; empty for none."""
+    links: Sequence[tuple[int, int, str]] = ()
+    """(trace, span, kind)"""
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """A form of raw attributes that are what they are."""
+
+    name: str = "verbatim"
+
+    def attributes(self, raw: bytes) -> dict[str, Any]:
+        return {"raw": raw}
+
+    def events(self, raw: bytes) -> Sequence[Event]:
+        return [Event(0, "", {"raw": raw})] if raw else []
+
+
+def batch(spans: Sequence[B]) -> SpanBatch:
+    """Return ``spans``, of the first resource and no scope."""
+    n = len(spans)
+    links = [(ix, *link) for ix, span in enumerate(spans) for link in span.links]
+    return SpanBatch(
+        trace_hi=np.array([span.trace >> 64 for span in spans], np.uint64),
+        trace_lo=np.array([span.trace & _MASK64 for span in spans], np.uint64),
+        span_id=np.array([span.id for span in spans], np.uint64),
+        parent_id=np.array([span.parent for span in spans], np.uint64),
+        start=np.array([span.start for span in spans], np.int64),
+        end=np.array([span.end for span in spans], np.int64),
+        names=[span.name for span in spans],
+        kind=np.array([span.kind for span in spans], np.int8),
+        status=np.array([span.status for span in spans], np.int8),
+        flags=np.array([span.flags for span in spans], np.uint32),
+        resource_ix=np.zeros(n, np.int32),
+        scope_ix=np.full(n, -1, np.int32),
+        attributes=_verbatim([span.raw for span in spans]),
+        events=_verbatim([span.events for span in spans]) if any(span.events for span in spans) else None,
+        links=LinkBatch(
+            span_ix=np.array([ix for ix, *_ in links], np.int64),
+            trace_hi=np.array([trace >> 64 for _, trace, _, _ in links], np.uint64),
+            trace_lo=np.array([trace & _MASK64 for _, trace, _, _ in links], np.uint64),
+            span_id=np.array([span for _, _, span, _ in links], np.uint64),
+            kind=[kind for *_, kind in links],
+        )
+        if links
+        else None,
+    )
+
+
+def _verbatim(raws: Sequence[bytes]) -> RawColumn:
+    return RawColumn(Verbatim(), b"".join(raws), np.cumsum([0, *map(len, raws)], dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
