@@ -50,6 +50,19 @@ _LINK: Final = pa.struct(
 )
 
 
+_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.from_numpy_dtype(kind)) for name, kind in _NUMBERS.items()),
+        ("name", pa.dictionary(pa.int32(), pa.string())),
+        ("attributes", pa.large_binary()),
+        ("events", pa.large_binary()),
+        ("links", pa.list_(_LINK)),
+        ("form", pa.int8()),
+        ("reading", pa.int32()),
+    ]
+)
+
+
 class _About(msgspec.Struct):
     """The metadata of a file."""
 
@@ -77,9 +90,7 @@ def write_table(
     forms: dict[tuple[str, str | None], int] = {}
     form = [forms.setdefault(_forms(batch), len(forms)) for batch in parts]
     counts = [len(batch) for batch in parts]
-    columns: dict[str, Any] = {
-        name: pa.array(values, pa.from_numpy_dtype(_NUMBERS[name])) for name, values in numbers.items()
-    }
+    columns: dict[str, Any] = dict(numbers)
     columns["name"] = pa.array(
         [name for batch in parts for name in batch.names], pa.string()
     ).dictionary_encode()
@@ -94,9 +105,16 @@ def write_table(
         [msgspec.Raw(encode_scope(scopes[ix])) for ix in used_scopes],
         list(forms),
     )
-    table = pa.table(columns).replace_schema_metadata({_KEY: msgspec.json.encode(about)})
+    table = pa.table(columns, _SCHEMA.with_metadata({_KEY: msgspec.json.encode(about)}))
     with path.open("xb") as file:
-        pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=_REPEATING)
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=_REPEATING,
+            write_page_checksum=True,
+        )
         file.flush()
         os.fsync(file.fileno())
 
@@ -147,21 +165,24 @@ def read_table(path: Path, builder: SpanBuilder, live: npt.NDArray[np.bool_] | N
     Raises SourceError for what is no such file, or of another version.
     """
     try:
-        with pq.ParquetFile(path, pre_buffer=True) as file:
-            about = _about(path, file.schema_arrow.metadata or {})
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            about = _about(path, file.schema_arrow)
             resources = [builder.resource(("copy", bytes(raw)), _resource) for raw in about.resources]
             scopes = [builder.scope(("copy", bytes(raw)), _scope) for raw in about.scopes]
             for group in range(file.num_row_groups):
                 if builder.full:
                     return
-                for batch in _batches(file.read_row_group(group), about, resources, scopes, live):
+                # Threads would take memory of their own each: twice the CPU time for a file of this size.
+                table = file.read_row_group(group, use_threads=False)
+                for batch in _batches(table, about, resources, scopes, live):
                     builder.add(batch)
-    except (pa.ArrowException, OSError, KeyError, msgspec.MsgspecError) as error:
+    except (pa.ArrowException, OSError, IndexError, msgspec.MsgspecError) as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceError(f"{path}: no spans file of a copy, or damaged: {reason}") from None
 
 
-def _about(path: Path, metadata: dict[bytes, bytes]) -> _About:
+def _about(path: Path, schema: Any) -> _About:
+    metadata = schema.metadata or {}
     if _KEY not in metadata:
         raise SourceError(f"{path}: Parquet, but no spans file of `grademl pull`")
     about = msgspec.json.decode(metadata[_KEY], type=_About)
@@ -169,6 +190,8 @@ def _about(path: Path, metadata: dict[bytes, bytes]) -> _About:
         raise SourceError(
             f"{path}: of format {about.schema}; this grademl reads {SCHEMA}: pull anew, or upgrade"
         )
+    if not schema.remove_metadata().equals(_SCHEMA):
+        raise SourceError(f"{path}: not the columns of a spans file")
     return about
 
 
@@ -184,58 +207,59 @@ def _batches(
     table: Any, about: _About, resources: list[int], scopes: list[int], live: npt.NDArray[np.bool_] | None
 ) -> Iterator[SpanBatch]:
     """Yield the spans of one row group; several batches where forms differ."""
-    table = table.combine_chunks()
     if not len(table):
         return
-    form = _numpy(table, "form")
+    columns = {name: _whole(table[name]) for name in table.column_names}
+    form, reading = columns.pop("form").to_numpy(), columns.pop("reading").to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(form)) + 1).tolist(), len(form)]
     for begin, end in pairwise(bounds):
-        batch = _batch(table.slice(begin, end - begin), about.forms[int(form[begin])], resources, scopes)
+        some = {name: array.slice(begin, end - begin) for name, array in columns.items()}
+        batch = _batch(some, about.forms[form[begin]], resources, scopes)
         if live is not None:
-            mask = live[_numpy(table, "reading")[begin:end]]
+            mask = live[reading[begin:end]]
             if not mask.all():
                 batch = rows_of(batch, np.flatnonzero(mask))
         yield batch
 
 
-def _batch(table: Any, forms: tuple[str, str | None], resources: list[int], scopes: list[int]) -> SpanBatch:
-    numbers: dict[str, Any] = {name: _numpy(table, name) for name in _NUMBERS}
-    numbers["resource_ix"] = np.array(resources or [0], np.int32)[numbers["resource_ix"]]
+def _batch(
+    columns: dict[str, Any], forms: tuple[str, str | None], resources: list[int], scopes: list[int]
+) -> SpanBatch:
+    numbers: dict[str, Any] = {name: columns[name].to_numpy() for name in _NUMBERS}
+    numbers["resource_ix"] = np.array(resources, np.int32)[numbers["resource_ix"]]
     numbers["scope_ix"] = np.array([*scopes, -1], np.int32)[numbers["scope_ix"]]  # the last is that of -1
-    names = table["name"].combine_chunks()
+    names = columns["name"]
     words = np.array(names.dictionary.to_pylist(), object)
-    attributes = _raw(table, "attributes", forms[0])
-    events = (
-        None if forms[1] is None else attributes if forms[1] == _SHARED else _raw(table, "events", forms[1])
-    )
+    attributes = _raw(columns["attributes"], forms[0])
+    events = attributes if forms[1] == _SHARED else forms[1] and _raw(columns["events"], forms[1])
     return SpanBatch(
         **numbers,
         names=words[names.indices.to_numpy()].tolist(),
         attributes=attributes,
-        events=events,
-        links=_link_batch(table["links"].combine_chunks()),
+        events=events or None,
+        links=_link_batch(columns["links"]),
     )
 
 
-def _numpy(table: Any, name: str) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = table[name].combine_chunks().to_numpy()
-    return values
+def _whole(column: Any) -> Any:
+    """Return a column as one array; joining what is one already would copy it."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _raw(table: Any, name: str, form: str) -> RawColumn:
-    array = table[name].combine_chunks()
+def _raw(array: Any, form: str) -> RawColumn:
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return RawColumn(form_named(form), memoryview(data) if data is not None else b"", bounds)
 
 
 def _link_batch(lists: Any) -> LinkBatch | None:
-    links = lists.flatten()
-    if not len(links):
+    offsets = lists.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
         return None
-    hi, lo, span_id, kind = links.flatten()
+    hi, lo, span_id, kind = lists.values.slice(first, last - first).flatten()
     return LinkBatch(
-        span_ix=np.repeat(np.arange(len(lists)), lists.value_lengths().to_numpy()),
+        span_ix=np.repeat(np.arange(len(lists)), np.diff(offsets)),
         trace_hi=hi.to_numpy(),
         trace_lo=lo.to_numpy(),
         span_id=span_id.to_numpy(),
