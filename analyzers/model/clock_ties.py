@@ -187,7 +187,7 @@ class Meetings:
         if least <= most:
             middle = min(max(middle, least), most)
         else:
-            spread = max(spread, least - most)  # it drifts
+            spread = max(spread, int(np.abs(apart - middle).max()))  # it drifts, or was set
         error = max(spread, int(self.shortest[a].min()))
         return Tie(middle, error, len(here), abs(middle) <= error and least <= 0 <= most)
 

@@ -141,7 +141,10 @@ def clocks_of_run(
     for resource in named.resources:
         first.setdefault(_rank(spans.resources[resource]), resource)
     of_rank = {rank: named.number(first.get(rank)) for rank in ranks}
-    return replace(_tied(named, rule or ClockRule()), of_rank=of_rank)
+    found = _tied(named, rule or ClockRule())
+    if rule is None or rule.shift:
+        found = replace(found, clocks=_at_one_time(found, spans, ixs))
+    return replace(found, of_rank=of_rank)
 
 
 def clocks_of_traces(spans: SpanColumns, rule: ClockRule | None = None) -> Clocks:
@@ -244,6 +247,28 @@ def _reach(clocks: list[Clock], ties: _Ties, rule: ClockRule) -> list[Clock]:
             return clocks
         for number, clock in found.items():
             clocks[number] = clock
+
+
+def _at_one_time(found: Clocks, spans: SpanColumns, ixs: IntArray) -> list[Clock]:
+    """Return the clocks; those that nothing ties, and that show another time altogether, beside the first.
+
+    Ranks of several hosts begin by agreeing on the run's name: there was a moment at which all of them ran.
+    """
+    runs = (
+        ixs[spans.name_ix[ixs] == spans.names.index(semconv.RUN)] if semconv.RUN in spans.names else ixs[:0]
+    )
+    clock = found.of_resource[spans.resource_ix[runs]]
+    clocks = list(found.clocks)
+    for number, one in enumerate(clocks):
+        mine, first = runs[clock == number], runs[clock == 0]
+        if one.error_ns is not None or not len(mine) or not len(first):
+            continue
+        low = int(spans.start[mine].max() - spans.end[first].min())
+        high = int(spans.end[mine].min() - spans.start[first].max())
+        if low > 0 or high < 0:
+            offset, error = (low + high) // 2, abs(high - low) // 2 + 1
+            clocks[number] = replace(one, offset_ns=offset, error_ns=error, applied=True, pairs=1)
+    return clocks
 
 
 def _tie(clock: Clock, met: Sequence[tuple[Clock, Tie]], rule: ClockRule) -> Clock:

@@ -124,7 +124,7 @@ def collectives_of(run: Run) -> Collectives:
     left_early = (latest > end - shift) & found["completed"]
     causal = np.where(one_sided & left_early, _before(key, arrival, first, end - shift), latest)
     last = np.clip(causal + shift, issue, end)
-    margin = clocks.error(rank)
+    margin = np.maximum(clocks.error(rank), clocks.error_ns)
     impossible = first & ~one_sided & left_early & (latest - (end - shift) > np.maximum(margin, _ROUNDING_NS))
     kept = np.flatnonzero(np.isin(rank, run.ranks))
     kept = kept[np.lexsort((end[kept], issue[kept], rank[kept]))]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What gets lost on the way from a run to who looks at it: OTLP/JSON lines in, fewer or other ones out.
 
-    broken = without(sim.otlp_lines(), window(3, part=1))
-    broken, cut = cut_traces(sim.otlp_lines(), spans=20)
-    other = shifted(sim.otlp_lines(), "node-1", -30 * MS)
+broken = without(sim.otlp_lines(), window(3, part=1))
+broken, cut = cut_traces(sim.otlp_lines(), spans=20)
+other = shifted(sim.otlp_lines(), "node-1", -30 * MS)
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def cut_traces(lines: bytes, *, spans: int | None = None, size: int | None = Non
 
 
 def shifted(lines: bytes, host: str, by: int | Callable[[int], int]) -> bytes:
-    """Return ``lines`` as if the clock of ``host`` had shown ``by`` ns more; a function of the time may drift."""
+    """Return ``lines`` as if the clock of ``host`` had shown ``by`` ns more; a function of time may drift."""
 
     def moved(resource: dict[str, Any], span: Span) -> Span:
         if resource["host.name"] != host:
@@ -127,7 +127,9 @@ def on_hosts(lines: bytes, host_of: dict[int, str]) -> bytes:
             for attribute in group["resource"]["attributes"]:
                 if rank in host_of and attribute["key"] in ("host.name", sc.CLOCK_ID):
                     boot = attribute["key"] == sc.CLOCK_ID
-                    attribute["value"] = {"stringValue": f"boot of {host_of[rank]}" if boot else host_of[rank]}
+                    attribute["value"] = {
+                        "stringValue": f"boot of {host_of[rank]}" if boot else host_of[rank]
+                    }
         out.append(json.dumps(request, separators=(",", ":")) + "\n")
     return "".join(out).encode()
 
