@@ -52,7 +52,7 @@ def pieces_of(series: paths.Series, max_bytes: int) -> Iterator[Piece]:
     """Yield the pieces of a file and of what it was before it was rotated. Raises SourceError."""
     begin = 0
     for path, following in zip(series, (*series[1:], None), strict=True):
-        first = _first_line(path)
+        first = _first_line(path, begin)
         if first is None:
             yield _piece(_version(path), True, [_Range(path)], max_bytes)
             begin = 0
@@ -78,15 +78,16 @@ def _piece(key: str, final: bool, ranges: list[_Range], max_bytes: int) -> Piece
     return Piece(key, final, None, read)
 
 
-def _first_line(path: Path) -> bytes | None:
-    """Return the first line of a file of lines; None for any other file, and for what is no file."""
+def _first_line(path: Path, begin: int) -> bytes | None:
+    """Return the line at ``begin`` of a file of lines; None for any other file, and for what is no file."""
     if not path.is_file():
         return None
     with opened(path) as stream:
+        stream.seek(begin)
         head = stream.read(sniff.HEAD)
         if compression(head) or sniff.holds(head) is not sniff.Holds.TEXT:
             return None
-        stream.seek(0)
+        stream.seek(begin)
         line = b""
         while b"\n" not in line:
             block = stream.read(_BLOCK)
