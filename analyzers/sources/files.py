@@ -82,7 +82,7 @@ class FileSource:
         series = list(chain.from_iterable(paths.groups(self.path, selection)))
         for one in series:
             try:
-                found += pieces_of(one, self.options.max_bytes)
+                found += pieces_of(one, self.options.max_bytes, alone=len(series) == 1)
             except (SourceError, OSError) as error:
                 fault = error if isinstance(error, SourceError) else paths.unreadable(str(one[-1]), error)
                 if len(series) == 1:
@@ -114,10 +114,11 @@ def _load(where: str, group: list[paths.Series], options: SourceOptions) -> Tele
     if failures and len(failures) == len(group):
         raise failures[0]
     for error in failures:
-        ledger.warnings.append(str(error))
         # What is no telemetry, as another program's settings in the same folder, is missed by nobody.
-        if not isinstance(error, NotTelemetry):
-            ledger.broken = ledger.broken or str(error)
+        if ledger.broken is None and not isinstance(error, NotTelemetry):
+            ledger.broken = str(error)
+        else:
+            ledger.warnings.append(str(error))
     if builder.full:
         ledger.capped = True
         ledger.warnings.append(f"{where}: stopped after {len(builder):,} spans; read more with --max-spans")

@@ -18,7 +18,7 @@ from grademl_otel.analyzers.sources.base import Piece
 from grademl_otel.analyzers.sources.blocks import blocks_of, opened
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.compression import compression
-from grademl_otel.analyzers.sources.containers import read_blocks
+from grademl_otel.analyzers.sources.containers import NotTelemetry, read_blocks
 from grademl_otel.analyzers.sources.formats import sniff
 from grademl_otel.analyzers.sources.formats.decoding import gc_paused
 
@@ -48,13 +48,16 @@ class _Range:
                 yield block
 
 
-def pieces_of(series: paths.Series, max_bytes: int) -> Iterator[Piece]:
-    """Yield the pieces of a file and of what it was before it was rotated. Raises SourceError."""
+def pieces_of(series: paths.Series, max_bytes: int, alone: bool = True) -> Iterator[Piece]:
+    """Yield the pieces of a file and of what it was before it was rotated. Raises SourceError.
+
+    What is no telemetry is an error where the file is ``alone``, and a warning where it is one of several.
+    """
     begin = 0
     for path, following in zip(series, (*series[1:], None), strict=True):
         first = _first_line(path, begin)
         if first is None:
-            yield _piece(_version(path), True, [_Range(path)], max_bytes)
+            yield _piece(_version(path), True, [_Range(path)], max_bytes, alone)
             begin = 0
             continue
         name = f"{path.parent.name}/{series[-1].name}#{_digest(first)}"
@@ -66,14 +69,19 @@ def pieces_of(series: paths.Series, max_bytes: int) -> Iterator[Piece]:
             if last and following is not None:
                 begin = _continued(path, following)
                 ranges += [_Range(following, 0, begin)] if begin else []
-            yield _piece(f"{name}@{start}", not last or following is not None, ranges, max_bytes)
+            yield _piece(f"{name}@{start}", not last or following is not None, ranges, max_bytes, alone)
 
 
-def _piece(key: str, final: bool, ranges: list[_Range], max_bytes: int) -> Piece:
+def _piece(key: str, final: bool, ranges: list[_Range], max_bytes: int, alone: bool) -> Piece:
     def read(builder: SpanBuilder, ledger: Ledger) -> None:
         blocks: Iterable[bytes] = (block for each in ranges for block in each.blocks())
-        with gc_paused():
-            read_blocks(blocks, str(ranges[0].path), builder, ledger, max_bytes)
+        try:
+            with gc_paused():
+                read_blocks(blocks, str(ranges[0].path), builder, ledger, max_bytes)
+        except NotTelemetry as error:
+            if alone:
+                raise
+            ledger.warnings.append(str(error))
 
     return Piece(key, final, None, read)
 
