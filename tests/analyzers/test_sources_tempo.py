@@ -199,20 +199,20 @@ def test_a_partial_trace_says_so_in_each_form(fake: FakeTempo) -> None:
     assert (said, also) == (message, message)
     assert len(spans) > 1000
     assert told(spans) == told(other)
-    with pytest.raises(TooLarge, match=r"422 .*larger|422 .*max size \(max bytes: 100000\)"):
+    with pytest.raises(TooLarge, match=r"422 .*max size \(max bytes: 100000\)"):
         replaying(fake, "err_unknown_path.txt", "trace_v1_422_too_large.txt").trace(trace)
 
 
 @pytest.mark.parametrize(
     ("name", "count", "first"),
     [
-        ("search_traceql.json", 25, "5bd94530094720677584c4610b3d7095"),
-        ("search_select.json", 25, "5bd94530094720677584c4610b3d7095"),
+        ("search_traceql.json", 20, "5bd94530094720677584c4610b3d7095"),
+        ("search_select.json", 20, "5bd94530094720677584c4610b3d7095"),
         ("search_mostrecent.json", 3, "5bd94530094720677584c4610b3d7095"),
         ("search_protobuf.pb", 2, "24cab197772b0b4c20588bf80f5aa6ad"),
         ("search_empty.json", 0, ""),
         ("mt_teamA_search.json", 3, "05b8d6752e4da1a2b8f4cc44b51c482f"),
-        ("mt_two_tenants.json", 5, "133faf4434f1a956459e3ceca4076664"),
+        ("mt_two_tenants.json", 2, "133faf4434f1a956459e3ceca4076664"),
     ],
 )
 def test_a_search_is_read(name: str, count: int, first: str, fake: FakeTempo) -> None:
@@ -624,7 +624,7 @@ def test_a_full_queue_is_waited_for(fake: FakeTempo) -> None:
     ("reply", "says"),
     [
         ((200, "text/html", b"<html>login</html>"), "does not answer as a Tempo does"),
-        ((404, TEXT, b"404 page not found\n"), "404"),
+        ((404, TEXT, b"404 page not found\n"), "does not answer as a Tempo does"),
         ((502, "text/html", b"<html>bad gateway</html>"), "502"),
         ((0, "", b""), "closed the connection"),
     ],
@@ -715,7 +715,7 @@ def test_the_probe_tells_what_is_there_and_what_was_lost(fake: FakeTempo) -> Non
         (
             b"# HELP tempo_discarded_spans_total spans\n"
             b'tempo_discarded_spans_total{reason="trace_too_large",tenant="a"} 70896\n'
-            b'tempo_discarded_spans_total{reason="trace_too_large",tenant="b"} 1e3\n'
+            b'tempo_discarded_spans_total{reason="trace_too_large",tenant="b"} 1e+03\n'
             b'tempo_discarded_spans_total{reason="rate_limited",tenant="a"} 0\n'
             b'tempo_discarded_spans_total{reason="odd",tenant="a"} +Inf\n'
         ),

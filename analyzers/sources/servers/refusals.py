@@ -23,6 +23,10 @@ class NotFound(SourceError):
     """The server answered 404."""
 
 
+class Unexpected(SourceError):
+    """The answer is of another kind than asked for: a page for people, where there is no such path."""
+
+
 class TooLarge(SourceError):
     """The answer exceeds a bound, ours or the server's; asking for less may work."""
 
@@ -110,4 +114,4 @@ def error_text(body: bytes) -> str:
             text = str(error or answer.get("message") or "")
     if text.startswith("<"):
         return ""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]

@@ -38,7 +38,9 @@ _LIMIT: Final = re.compile(r"exceeds max limit (\d+)")
 _NO_SUCH_PATH: Final = "page not found"
 _OUT_OF_TIME: Final = "deadline exceeded"
 _DISCARDED: Final = re.compile(
-    rb'^tempo_discarded_spans_total\{[^}\n]*reason="([^"\n]*)"[^}\n]*\} ([0-9.eE+]+)', re.M
+    rb'^tempo_discarded_spans_total\{[^}\n]*reason="([^"\n]*)"[^}\n]*\}'
+    rb" ([0-9]+(?:\.[0-9]+)?(?:e\+[0-9]{2})?)$",
+    re.M,
 )
 
 Found = TypeVar("Found")
@@ -91,11 +93,13 @@ class TempoApi:
             body, _ = self._ask("/metrics", accept=_ANY)
         except SourceError:
             return None
+        if b"tempo_" not in body:
+            return None
         counts: dict[str, int] = {}
         for reason, count in _DISCARDED.findall(body):
             name = reason.decode("utf-8", "replace")
             counts[name] = counts.get(name, 0) + int(float(count))
-        return counts if b"tempo_" in body else None
+        return counts
 
     def services(self, start: int, end: int) -> list[str]:
         """Return the names of the services that sent spans between two Unix seconds, sorted."""
@@ -140,7 +144,7 @@ class TempoApi:
             if (longest := _range(text)) and longest < end - start:
                 self.longest_s = max(longest, _SHORTEST_S)
                 raise RangeTooLong from None
-            if (found := _LIMIT.search(text)) and 0 < int(found[1]) < limit:
+            if (found := _LIMIT.search(text)) and 0 < int(found[1]) < min(limit, self.largest):
                 self.largest = int(found[1])
                 return self.search(wanted, start, end, limit)
             if hint and "invalid TraceQL" in text:

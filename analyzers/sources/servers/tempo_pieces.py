@@ -64,7 +64,7 @@ def _read(
         try:
             answer: Envelope | None = (reader.kept or {}).pop(trace, None) or reader.api.trace(trace)
         except TooLarge as error:
-            losses.refused(trace, str(error))
+            losses.refused(trace, reader.reason(error))
         else:
             if answer is not None:
                 before = len(builder)

@@ -29,6 +29,8 @@ from grademl_otel.analyzers.sources.servers.tempo_query import Wanted
 from grademl_otel.analyzers.sources.servers.tempo_search import Search
 from grademl_otel.analyzers.sources.servers.tempo_wire import Envelope, Found
 
+_NOT_LESS: Final = "; the answer may be too large"
+"""From here on an error says that less should be asked for, and there is no less than one trace."""
 _CONNECTIONS: Final = 2
 """Tempo gives traces no faster to more, and refuses requests beyond its queue."""
 _FULL_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -124,7 +126,11 @@ class TempoReader:
         try:
             return self.api.trace(trace)
         except TooLarge as error:
-            return _Refused(str(error))
+            return _Refused(self.reason(error))
+
+    def reason(self, error: TooLarge) -> str:
+        """Return why a trace is not given, as the server puts it."""
+        return str(error).removeprefix(f"{self._name}: ").partition(_NOT_LESS)[0]
 
     def _take(self, trace: int, answer: Envelope, expected: int | None) -> None:
         before = len(self._builder)

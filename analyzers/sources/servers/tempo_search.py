@@ -59,12 +59,15 @@ class Search:
     _found: dict[int, Found] = field(default_factory=dict)
     _whole: bool = False
     """Whether one search spanned all the time."""
+    _reached: int = 0
+    """Unix s down to which the time was searched so far."""
 
     def newest(self, count: int) -> list[Found]:
         """Return all traces, or the newest ``count`` where there are more; the newest first."""
         for page in self._pages(count, enough=count):
             self._keep(page)
             if len(self._found) >= count:
+                self.start = max(self.start, self._reached * _S)
                 break
         self._look_for_late_ones()
         return self._ordered()[:count]
@@ -118,7 +121,7 @@ class Search:
                 continue
             if cut and not newest:
                 self.warnings.append(f"{most:,} traces or more in one second: some may be missing")
-            self._whole = whole
+            self._whole, self._reached = whole, start
             yield page
 
     def _cut(self, start: int, end: int) -> list[tuple[int, int]]:
