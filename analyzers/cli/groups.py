@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from grademl_otel.analyzers.errors import Interrupted
 from grademl_otel.analyzers.suggest import explain_source
 
 
@@ -29,6 +30,13 @@ class DefaultGroup(click.Group):
                 explain_source(args[0])  # a mistyped command must not be refused for what follows it
             args = [self._default, *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Before click sees it, which prints an empty line.
+            raise Interrupted("interrupted") from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, self._aliases.get(cmd_name, cmd_name))
