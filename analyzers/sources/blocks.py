@@ -14,7 +14,7 @@ from typing import IO, Final
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.sources import paths
 
-_BLOCK: Final = 1 << 20
+_BLOCK: Final = 1 << 18
 _PIPE_S: Final = 10
 
 
