@@ -113,12 +113,12 @@ def _load(where: str, group: list[paths.Series], options: SourceOptions) -> Tele
                 failures.append(error)
     if failures and len(failures) == len(group):
         raise failures[0]
-    for error in failures:
+    for failure in failures:
         # What is no telemetry, as another program's settings in the same folder, is missed by nobody.
-        if ledger.broken is None and not isinstance(error, NotTelemetry):
-            ledger.broken = str(error)
+        if ledger.broken is None and not isinstance(failure, NotTelemetry):
+            ledger.broken = str(failure)
         else:
-            ledger.warnings.append(str(error))
+            ledger.warnings.append(str(failure))
     if builder.full:
         ledger.capped = True
         ledger.warnings.append(f"{where}: stopped after {len(builder):,} spans; read more with --max-spans")

@@ -85,14 +85,11 @@ class PointBuilder:
 
     def finish(self) -> MetricPoints:
         """Return the columns of all points."""
-        ints = {name: np.array(values, np.int64) for name, values in self._ints.items()}
-        small = {
-            name: np.array(values, dtype)
-            for (name, dtype), values in zip(_SMALL.items(), self._small.values(), strict=True)
-        }
+        arrays: dict[str, Any] = {name: np.array(values, np.int64) for name, values in self._ints.items()}
+        for name, values in self._small.items():
+            arrays[name] = np.array(values, _SMALL[name])
         return MetricPoints(
-            **ints,
-            **small,
+            **arrays,
             value=np.array(self._value, np.float64),
             names=list(self._names),
             units=list(self._units),

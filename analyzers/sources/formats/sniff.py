@@ -66,7 +66,8 @@ def _protobuf(head: bytes, length: int | None = None) -> Holds | None:
     Field 1 within field 1 goes down to the first attribute's key; an answer of Tempo has a level more. JSON
     may begin with the same byte, a new line.
     """
-    at, sizes = 0, []
+    at = 0
+    sizes: list[tuple[int, int]] = []
     while at < len(head) and head[at] == _GROUPS and len(sizes) <= _KEY_LEVELS:
         try:
             size, at = wire.varint(head, at + 1, len(head))
