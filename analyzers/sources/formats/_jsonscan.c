@@ -17,6 +17,12 @@ static const char STRUCTURE[256] = {
 
 /* Whether a byte of the word is 0. */
 #define HAS_ZERO(word) (((word) - UINT64_C(0x0101010101010101)) & ~(word) & UINT64_C(0x8080808080808080))
+/* How many bytes of a word come before the first that `HAS_ZERO` found: that one is exact, those after it may not be. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define FIRST_BYTE(found) (__builtin_ctzll(found) / 8)
+#else
+#define FIRST_BYTE(found) 0
+#endif
 #define EIGHT(byte) (UINT64_C(0x0101010101010101) * (uint64_t)(byte))
 
 /* Return what follows the string whose first character is at `at`; NULL where it does not end before `stop`. */
@@ -26,8 +32,11 @@ static const char *after_string(const char *at, const char *stop)
         while (stop - at >= 8) {
             uint64_t word;
             memcpy(&word, at, 8);
-            if (HAS_ZERO(word ^ EIGHT('"')) | HAS_ZERO(word ^ EIGHT('\\')))
+            uint64_t found = HAS_ZERO(word ^ EIGHT('"')) | HAS_ZERO(word ^ EIGHT('\\'));
+            if (found) {
+                at += FIRST_BYTE(found);
                 break;
+            }
             at += 8;
         }
         while (at < stop && *at != '"' && *at != '\\')

@@ -243,7 +243,7 @@ class Cutter:
                 self._read_last(read)
                 raise
             if some:
-                read(b"[" + some + b"]")
+                read(some)
             elif closed_by == 0 and open_one is not None and byte == _OPEN_OBJECT:
                 open_one()
             elif closed_by == 0:

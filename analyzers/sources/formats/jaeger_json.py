@@ -64,6 +64,7 @@ _processes = msgspec.json.Decoder(dict[str, _Process])
 
 _WORDS: Final = tuple(key.encode() for key in FACTS)
 _UNKNOWN: Final = _Process()
+_NO_REFERENCES: Final[list[_Reference]] = []
 _MOVED: Final = re.compile(r"adjusted by (-?)((?:[\d.]+(?:ns|us|µs|ms|s|m|h))+)")
 _PART: Final = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")
 _UNIT_NS: Final = {
@@ -176,15 +177,16 @@ def _placed(
     batch: SpanBatch, of_process: Sequence[_Process | str], processes: Mapping[str, _Process], builder: Any
 ) -> SpanBatch:
     """Return the batch with the resources that its processes are."""
-    index: dict[str, int] = {}
-    resource_ix = []
-    for process in of_process:
-        if isinstance(process, str):
-            if process not in index:
-                index[process] = _index(processes.get(process, _UNKNOWN), builder)
-            resource_ix.append(index[process])
-        else:
-            resource_ix.append(_index(process, builder))
+    index = {
+        key: _index(processes.get(key, _UNKNOWN), builder)
+        for key in {process for process in of_process if isinstance(process, str)}
+    }
+    try:
+        resource_ix = list(map(index.__getitem__, of_process))  # type: ignore[arg-type]
+    except (KeyError, TypeError):  # some have their process in them
+        resource_ix = [
+            index[process] if isinstance(process, str) else _index(process, builder) for process in of_process
+        ]
     return replace(batch, resource_ix=np.array(resource_ix, np.int32))
 
 
@@ -231,24 +233,24 @@ def _references(
     The parent is the first CHILD_OF of the same trace, else the first FOLLOWS_FROM of it. (A span that links
     to its own parent comes out of Jaeger with the FOLLOWS_FROM only.)
     """
-    parents: list[str | None] = [None] * len(spans)
-    odd: list[int] = []
-    for ix, span in enumerate(spans):
-        references = span.references
-        if not references:
-            parents[ix] = span.parentSpanID
-        elif len(references) == 1 and references[0].traceID == texts[ix]:
-            parents[ix] = references[0].spanID
-        else:
-            odd.append(ix)
+    references = [span.references or _NO_REFERENCES for span in spans]
+    parents = [
+        some[0].spanID if len(some) == 1 and some[0].traceID == text else None
+        for some, text in zip(references, texts, strict=True)
+    ]
+    odd = [ix for ix, parent in enumerate(parents) if parent is None and _has_parent(spans[ix])]
     parent_id = vectors.ids(parents, 8, optional=True)
     return (parent_id, None) if not odd else _odd_references(spans, odd, parent_id, trace_hi, trace_lo)
+
+
+def _has_parent(span: _Span) -> bool:
+    return bool(span.references) or span.parentSpanID is not None
 
 
 def _odd_references(
     spans: list[_Span], odd: list[int], parent_id: IdArray, trace_hi: IdArray, trace_lo: IdArray
 ) -> tuple[IdArray, LinkBatch | None]:
-    """Look at the references of the spans ``odd``, of which each has several, or one to elsewhere."""
+    """Look at the spans ``odd``: of several references, or one to elsewhere, or only the id of a parent."""
     span_ix = np.array([ix for ix in odd for _ in spans[ix].references or ()], np.int64)
     all_of_them = [reference for ix in odd for reference in spans[ix].references or ()]
     hi, lo = vectors.ids([reference.traceID for reference in all_of_them], 16, optional=True)
@@ -278,8 +280,8 @@ def _facts(
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8], npt.NDArray[np.int32]]:
     """Return kind, status and scope, which Jaeger keeps among the tags."""
     picked = gather(bytes(tags.data), tags.offsets, _WORDS)
-    number: dict[bytes, int] = {}
-    which = [number.setdefault(some, len(number)) for some in picked]
+    number = {some: ix for ix, some in enumerate(dict.fromkeys(picked))}
+    which = np.fromiter(map(number.__getitem__, picked), np.int64, len(picked))
     found = [facts(some) for some in number]
     scopes = [-1 if one.scope is None else builder.scope(("jaeger", *one.scope), _scope) for one in found]
     columns = (
@@ -297,6 +299,8 @@ def _scope(key: tuple[str, str, str]) -> dict[str, Any]:
 
 def _logs(spans: list[_Span]) -> RawColumn | None:
     logs = [span.logs for span in spans]
+    if b"".join(logs) == b"[]" * len(logs):  # type: ignore[arg-type]
+        return None
     column = vectors.raw_column(JAEGER_JSON, logs)
     nothing = len(b"null")
     return column if len(logs) and int(np.diff(column.offsets).max()) > nothing else None

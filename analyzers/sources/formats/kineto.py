@@ -111,8 +111,7 @@ class ProfileReader:
         if event.ph == _META:
             self._profile.name(event.name, place, bytes(event.args))
         elif event.ph in _FLOWS:
-            at = int(vectors.microseconds([event.ts])[0])
-            self._profile.flows.append(Flow(str(event.ph), event.cat or "", str(event.id), place, at))
+            self._profile.flows.append(Flow(str(event.ph), event.cat or "", event.id, place, event.ts))
         elif event.ph == _BEGIN:
             self._begun.setdefault(place, []).append(event)
         elif event.ph == _END:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from grademl_otel.analyzers.model.raw import IntArray, RawColumn
 from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch
+from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.kineto_values import Place
 
 _FOLLOWS: Final = "follows"
@@ -47,10 +48,10 @@ class Flow(NamedTuple):
 
     ph: str
     category: str
-    id: str
+    id: vectors.Number
     place: Place
-    time: int
-    """ns since the trace's base."""
+    time: vectors.Number
+    """us since the trace's base, as written."""
 
 
 class Bound(NamedTuple):
@@ -187,11 +188,9 @@ def _arguments(events: IntArray, args: Sequence[RawColumn]) -> Iterator[tuple[in
 
 def _of_flows(bound: Bound, flows: Sequence[Flow], places: Mapping[Place, int]) -> Iterator[tuple[int, int]]:
     """Yield (later, earlier) of the events that arrows begin and end at."""
-    known = [flow for flow in flows if flow.place in places and flow.time >= 0]
-    events = bound.at(
-        np.array([places[flow.place] for flow in known], np.int64),
-        np.array([flow.time for flow in known], np.int64),
-    ).tolist()
+    known = [flow for flow in flows if flow.place in places]
+    at = np.array([places[flow.place] for flow in known], np.int64)
+    events = bound.at(at, vectors.microseconds([flow.time for flow in known])).tolist()
     begins = {(flow.category, flow.id): ix for flow, ix in zip(known, events, strict=True) if flow.ph == "s"}
     for flow, ix in zip(known, events, strict=True):
         source = begins.get((flow.category, flow.id), -1) if flow.ph != "s" else -1

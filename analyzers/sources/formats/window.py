@@ -10,13 +10,17 @@ from typing import Final
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
 from grademl_otel.analyzers.sources.formats.jsonscan import MAX_DEPTH, TOO_DEEP, scan
 
-PIECE: Final = 4 << 20
-"""Bytes that are handed on together: more memory makes nothing faster."""
+PIECE: Final = 2 << 20
+"""Bytes that are handed on together: bigger pieces make nothing faster."""
+LINE: Final = 16 << 20
+"""Bytes of the longest line that is handed on as it is."""
 END: Final = -1
 _SPACE: Final = re.compile(rb"[ \t\r\n\x1e]*")
 _KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _LONGEST_KEY: Final = 1 << 12
 _FIRST_LOOK: Final = 1 << 12
+_LOOSE: Final = b", \t\r\n"
+"""What may stand between the last element of an array and its end."""
 
 
 class CutShort(Unreadable):
@@ -33,6 +37,7 @@ class Window:
         self._ended = False
         self._max_bytes = max_bytes
         self.piece = min(PIECE, max_bytes)
+        self._longest_line = min(LINE, max_bytes)
 
     def head(self, size: int) -> bytes:
         """Return the next ``size`` bytes, fewer at the end, without taking them."""
@@ -55,15 +60,15 @@ class Window:
     def line(self) -> bytes | None:
         """Return the bytes up to the end of the line, or of the text, without taking them.
 
-        None where neither is within a piece.
+        None where neither is within `LINE` bytes.
         """
         looked = 0
         while True:
-            found = self._data.find(b"\n", self._at + looked, self._at + self.piece)
+            found = self._data.find(b"\n", self._at + looked, self._at + self._longest_line)
             if found >= 0:
                 return self._slice(self._at, found + 1)
             looked = len(self._data) - self._at
-            if looked >= self.piece:
+            if looked >= self._longest_line:
                 return None
             if not self._fill(looked + 1):
                 return self._slice(self._at, self._at + looked)
@@ -106,7 +111,7 @@ class Window:
         return None
 
     def elements(self) -> tuple[bytes, int]:
-        """Take the next elements of an array, of about a piece.
+        """Take the next elements of an array, of about a piece, as an array.
 
         Returns (them, the bracket that closes the array; 0 where it is farther on). Nothing is taken, and
         (b"", 0) returned, where an element is bigger than a piece. Raises CutShort where the text ends within
@@ -119,9 +124,11 @@ class Window:
                 raise CutShort("it ends within a document")
             return b"", 0
         bracket = self._data[stop] if end >= 0 else 0
-        taken = self._take(stop)
-        self._at += 1
-        return taken.rstrip(b", \t\r\n"), bracket
+        start, self._at = self._at, stop + 1
+        while stop > start and self._data[stop - 1] in _LOOSE:
+            stop -= 1
+        with memoryview(self._data) as view, view[start:stop] as some:
+            return b"".join((b"[", some, b"]")), bracket
 
     def element(self) -> bytes:
         """Take one element of an array, as big as it may be, or what follows the comma after the last."""
