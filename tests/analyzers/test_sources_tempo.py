@@ -519,7 +519,7 @@ def test_a_trace_that_was_cut_when_it_came_in_is_known_by_its_size(
 def test_a_run_near_the_cap_whose_counts_are_all_there_is_complete(
     fake: FakeTempo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim = simulate(started(300))
+    sim = simulate(started(300, epochs=1, steps_per_epoch=8))
     fake.lines = sim.otlp_lines()
     window = f"{sc.trace_id(sim.training.run_id, 0, sc.TRACE_WINDOW):032x}"
     size = traces_data(fake.traces()[window]).ByteSize()
