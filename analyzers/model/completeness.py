@@ -140,6 +140,8 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
         reasons.append(f"{ledger.impossible_times:,} spans have impossible times and were left out")
     if ledger.conflicting:
         reasons.append(f"{ledger.conflicting:,} spans have the id of another and were left out")
+    if ledger.sdk_dropped:
+        reasons.append(f"an SDK left out {ledger.sdk_dropped:,} attributes, events and links beyond its limits")
     return reasons
 
 

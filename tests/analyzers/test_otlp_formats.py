@@ -20,6 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from grademl_otel.analyzers.errors import GrademlError, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
+from grademl_otel.analyzers.model.completeness import losses_of_reading
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.containers import read_blocks
 from grademl_otel.analyzers.sources.formats import otlp_proto, sniff, wire
@@ -185,6 +186,9 @@ def test_values_without_a_type_or_too_deep_are_nothing() -> None:
 def test_what_the_sdk_dropped_is_counted() -> None:
     _, ledger = read(document(droppedAttributesCount=3, droppedEventsCount="2", droppedLinksCount=None))
     assert ledger.sdk_dropped == 5
+    assert losses_of_reading(ledger, {}) == [
+        "an SDK left out 5 attributes, events and links beyond its limits"
+    ]
     data = TracesData.FromString(otlp_protobuf(SPANS))
     span = data.resource_spans[0].scope_spans[0].spans[0]
     span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count = 3, 2, 1
