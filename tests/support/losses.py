@@ -22,13 +22,15 @@ Lost = Callable[[dict[str, Any], Span], bool]
 
 
 def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the attributes of an OTLP/JSON resource or span with plain values; arrays are left out."""
-    found = {}
-    for attribute in attributes:
-        ((kind, raw),) = attribute["value"].items()
-        if kind != "arrayValue":
-            found[attribute["key"]] = int(raw) if kind == "intValue" else raw
-    return found
+    """Return the attributes of an OTLP/JSON resource or span with plain values."""
+    return {attribute["key"]: _plain(attribute["value"]) for attribute in attributes}
+
+
+def _plain(value: dict[str, Any]) -> Any:
+    ((kind, raw),) = value.items()
+    if kind == "arrayValue":
+        return [_plain(element) for element in raw["values"]]
+    return int(raw) if kind == "intValue" else raw
 
 
 def each(lines: bytes, change: Callable[[dict[str, Any], Span], Span | None]) -> bytes:
@@ -52,7 +54,7 @@ def without(lines: bytes, lost: Lost) -> bytes:
 
 
 def ranks(*numbers: int) -> Lost:
-    return lambda resource, span: resource[sc.RANK] in numbers
+    return lambda resource, span: resource.get(sc.RANK) in numbers
 
 
 def window(number: int, part: int | None = None, rank: int | None = None) -> Lost:
@@ -64,14 +66,14 @@ def window(number: int, part: int | None = None, rank: int | None = None) -> Los
             span["name"] == sc.WINDOW
             and said[sc.WINDOW_NUMBER] == number
             and part in (None, said[sc.WINDOW_PART])
-            and rank in (None, resource[sc.RANK])
+            and rank in (None, resource.get(sc.RANK))
         )
 
     return lost
 
 
 def named(*names: str, rank: int | None = None) -> Lost:
-    return lambda resource, span: span["name"] in names and rank in (None, resource[sc.RANK])
+    return lambda resource, span: span["name"] in names and rank in (None, resource.get(sc.RANK))
 
 
 def some(share: float, seed: int = 0) -> Lost:
@@ -139,3 +141,10 @@ def spans_of(lines: bytes, names: Collection[str] | None = None) -> list[tuple[d
     found: list[tuple[dict[str, Any], Span]] = []
     each(lines, lambda resource, span: found.append((resource, span)))
     return [one for one in found if names is None or one[1]["name"] in names]
+
+
+def request(resource: dict[str, str], spans: list[Span]) -> bytes:
+    """Return an OTLP/JSON line with ``spans`` of a resource with these attributes."""
+    said = [{"key": key, "value": {"stringValue": text}} for key, text in resource.items()]
+    group = {"resource": {"attributes": said}, "scopeSpans": [{"scope": {}, "spans": spans}]}
+    return json.dumps({"resourceSpans": [group]}).encode() + b"\n"
