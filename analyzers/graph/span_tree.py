@@ -15,6 +15,9 @@ Lane = tuple[int | None, str]
 """(rank, name): equal names of two ranks are two lanes."""
 
 _BLOCKING = "blocking"
+_THREAD = "thread.id"
+_KEYS = tuple(key.encode() for key in (semconv.LANE, _THREAD, semconv.ITEM, semconv.STEP_NUMBER))
+"""All that a walk asks for: of most spans of others nothing needs to be decoded."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ class SpanTree:
     def facts(self, ix: int) -> SpanFacts:
         facts = self._facts.get(ix)
         if facts is None:
-            attributes = self.spans.attributes(ix)
-            lane, thread = attributes.get(semconv.LANE), attributes.get("thread.id")
+            told = self.spans.raw_attributes.may_have(ix, _KEYS)
+            attributes = self.spans.attributes(ix) if told else {}
+            lane, thread = attributes.get(semconv.LANE), attributes.get(_THREAD)
             item, step = attributes.get(semconv.ITEM), attributes.get(semconv.STEP_NUMBER)
             facts = self._facts[ix] = SpanFacts(
                 lane=lane if isinstance(lane, str) else None,

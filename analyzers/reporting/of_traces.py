@@ -109,7 +109,5 @@ def report_of_traces(
 
 def spans_of_traces(spans: SpanColumns, members: Sequence[int]) -> IntArray:
     """Return the indices of all spans whose trace is that of one of ``members``."""
-    wanted: set[tuple[int, int]] = {(int(spans.trace_hi[ix]), int(spans.trace_lo[ix])) for ix in members}
-    candidates = np.flatnonzero(np.isin(spans.trace_lo, np.array([lo for _, lo in wanted], dtype=np.uint64)))
-    kept = [ix for ix in candidates.tolist() if (int(spans.trace_hi[ix]), int(spans.trace_lo[ix])) in wanted]
-    return np.array(kept, dtype=np.int64)
+    found: IntArray = np.flatnonzero(np.isin(spans.trace_ix, spans.trace_ix[list(members)]))
+    return found

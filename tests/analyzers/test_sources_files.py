@@ -25,7 +25,6 @@ from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceErro
 from grademl_otel.analyzers.model.columns import KIND_SERVER, ORPHAN, STATUS_ERROR, Telemetry
 from grademl_otel.analyzers.model.run import build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source, parse_headers
-from grademl_otel.analyzers.sources.formats.decoding import Unreadable, parse_id
 from tests.support.synthetic import S, Simulated, Training, lines, simulate
 
 DATA = Path(__file__).parent.parent / "data"
@@ -264,28 +263,6 @@ def test_a_line_separator_inside_a_name_ends_no_line(tmp_path: Path) -> None:
     file = tmp_path / "separators.jsonl"
     file.write_text(json.dumps(request, ensure_ascii=False) + "\n", encoding="utf-8")
     assert read(file).spans.name(0) == "a\u2028b\x85c"
-
-
-@pytest.mark.parametrize(
-    ("text", "size", "value"),
-    [
-        ("5b8efff798038103d269b633813fc60c", 16, 0x5B8EFFF798038103D269B633813FC60C),
-        ("5B8EFFF798038103D269B633813FC60C", 16, 0x5B8EFFF798038103D269B633813FC60C),
-        ("abc", 16, 0xABC),
-        ("W47/95gDgQPSabYzgT/GDA==", 16, 0x5B8EFFF798038103D269B633813FC60C),
-        ("7uGbfsPBsXQ=", 8, 0xEEE19B7EC3C1B174),
-        ("", 8, 0),
-        (None, 8, 0),
-    ],
-)
-def test_ids_are_hex_or_base64(text: str | None, size: int, value: int) -> None:
-    assert parse_id(text, size) == value
-
-
-@pytest.mark.parametrize("text", ["zz", "-1", "0x12", "a" * 33, "W47/95gDgQPSabYzgT/GD===", "1_0"])
-def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(Unreadable):
-        parse_id(text, 16)
 
 
 # --- Folders, globs, standard input -----------------------------------------------------------------------

@@ -159,13 +159,13 @@ def _verbatim(raws: Sequence[bytes]) -> RawColumn:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """A form of raw attributes: the number of a span in a list of attributes given."""
+    """A form of raw attributes: the number of a span in a list of attributes given, then the keys."""
 
     given: Sequence[Mapping[str, Any]]
     name: str = "given"
 
     def attributes(self, raw: bytes) -> dict[str, Any]:
-        return dict(self.given[int(raw)])
+        return dict(self.given[int(raw.split()[0])])
 
     def events(self, raw: bytes) -> Sequence[Event]:
         return ()
@@ -174,7 +174,7 @@ class Given:
 def raw_attributes(given: Sequence[Mapping[str, Any]]) -> RawStore:
     """Return the store of spans with these attributes."""
     n = len(given)
-    numbers = [str(ix).encode() for ix in range(n)]
+    numbers = [" ".join([str(ix), *keys]).encode() for ix, keys in enumerate(given)]
     ends = np.cumsum([0, *map(len, numbers)], dtype=np.int64)
     raws = RawColumn(Given(given), b"".join(numbers), ends)
     return RawStore([raws], np.zeros(n, np.int32), np.arange(n, dtype=np.int32))
