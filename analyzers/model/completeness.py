@@ -141,7 +141,7 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
     if ledger.conflicting:
         reasons.append(f"{ledger.conflicting:,} spans have the id of another and were left out")
     if ledger.sdk_dropped:
-        reasons.append(f"an SDK left out {ledger.sdk_dropped:,} attributes, events and links beyond its limits")
+        reasons.append(f"{ledger.sdk_dropped:,} attributes, events and links were beyond the limits of an SDK")
     return reasons
 
 

@@ -187,7 +187,7 @@ def test_what_the_sdk_dropped_is_counted() -> None:
     _, ledger = read(document(droppedAttributesCount=3, droppedEventsCount="2", droppedLinksCount=None))
     assert ledger.sdk_dropped == 5
     assert losses_of_reading(ledger, {}) == [
-        "an SDK left out 5 attributes, events and links beyond its limits"
+        "5 attributes, events and links were beyond the limits of an SDK"
     ]
     data = TracesData.FromString(otlp_protobuf(SPANS))
     span = data.resource_spans[0].scope_spans[0].spans[0]
