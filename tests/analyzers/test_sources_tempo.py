@@ -519,7 +519,7 @@ def test_a_trace_that_was_cut_when_it_came_in_is_known_by_its_size(
 def test_a_run_near_the_cap_whose_counts_are_all_there_is_complete(
     fake: FakeTempo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim = simulate(started(300, epochs=1, steps_per_epoch=8))
+    sim = simulate(started(300, epochs=1))
     fake.lines = sim.otlp_lines()
     window = f"{sc.trace_id(sim.training.run_id, 0, sc.TRACE_WINDOW):032x}"
     size = traces_data(fake.traces()[window]).ByteSize()
@@ -528,7 +528,8 @@ def test_a_run_near_the_cap_whose_counts_are_all_there_is_complete(
     assert len(telemetry.ledger.near_cap) == 1
     assert window in telemetry.ledger.near_cap[0]
     assert run_of(telemetry).completeness.verdict == "complete"
-    fake.ingest_bytes = size - 300
+    groups = traces_data(fake.traces()[window]).resource_spans
+    fake.ingest_bytes = sum(span.ByteSize() for g in groups for s in g.scope_spans for span in s.spans) - 1
     cut = run_of(read(fake, run=sim.training.run_id)).completeness
     assert cut.verdict == "incomplete"
     assert any(window in reason and "max_bytes_per_trace" in reason for reason in cut.reasons)
