@@ -28,6 +28,8 @@ class SpanFacts:
     thread: int | str | None
     item: str | None
     step: int | None
+    inferred: bool
+    """Whether nobody measured it, as the span over a profile that has none."""
 
 
 class SpanTree:
@@ -65,6 +67,7 @@ class SpanTree:
                 thread=thread if isinstance(thread, int | str) else None,
                 item=item if isinstance(item, str) else None,
                 step=step if isinstance(step, int) else None,
+                inferred=attributes.get(semconv.EVIDENCE) == "inferred",
             )
         return facts
 

@@ -162,7 +162,7 @@ class _Walk:
         if name in semconv.WAIT_PHASES:
             # With work inside, as of a loader without workers, the rest of the wait is overhead of that work.
             return WORK if self._tree.children(ix) else UNEXPLAINED
-        if name in _CONTAINERS and self._tree.facts(ix).lane is not None:
+        if self._tree.facts(ix).inferred or (name in _CONTAINERS and self._tree.facts(ix).lane is not None):
             return GAP
         return kind_of(name)
 

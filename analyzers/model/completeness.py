@@ -140,6 +140,12 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
         reasons.append(f"{ledger.impossible_times:,} spans have impossible times and were left out")
     if ledger.conflicting:
         reasons.append(f"{ledger.conflicting:,} spans have the id of another and were left out")
+    if ledger.moved:
+        most = ledger.moved_most_ns / 1e6
+        reasons.append(
+            f"{ledger.moved:,} spans were moved by Jaeger's clock-skew adjustment, by up to {most:,.6g} ms;"
+            " ask it raw"
+        )
     if ledger.sdk_dropped:
         reasons.append(f"{ledger.sdk_dropped:,} attributes, events and links were beyond the limits of an SDK")
     return reasons
