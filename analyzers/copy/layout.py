@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from grademl_otel.analyzers.copy.manifest import SCHEMA
 from grademl_otel.analyzers.copy.stream import rows_of
 from grademl_otel.analyzers.copy.values import encode_attributes, encode_scope
 from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.model.raw import RawColumn
+from grademl_otel.analyzers.model.raw import RawColumn, joined
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.forms import form_named
@@ -63,17 +63,19 @@ _SCHEMA: Final = pa.schema(
 )
 
 
+_SHARED: Final = "="
+"""The form of events that are in the bytes of the attributes."""
+_Forms = tuple[str, str | None]
+"""Form of attributes, and of events; None for none."""
+
+
 class _About(msgspec.Struct):
     """The metadata of a file."""
 
     schema: int
     resources: list[msgspec.Raw]
     scopes: list[msgspec.Raw]
-    forms: list[tuple[str, str | None]]
-    """Form of attributes, and of events: None for none, `_SHARED` where attributes hold them."""
-
-
-_SHARED: Final = "="
+    forms: list[_Forms]
 
 
 def write_table(
@@ -87,18 +89,20 @@ def write_table(
     numbers = {name: np.concatenate([getattr(b, name) for b in parts]) for name in _NUMBERS}
     used, numbers["resource_ix"] = _renumbered(numbers["resource_ix"])
     used_scopes, numbers["scope_ix"] = _renumbered(numbers["scope_ix"])
-    forms: dict[tuple[str, str | None], int] = {}
-    form = [forms.setdefault(_forms(batch), len(forms)) for batch in parts]
-    counts = [len(batch) for batch in parts]
+    alike = [(forms, list(group)) for forms, group in groupby(parts, _forms)]
+    forms = {each: ix for ix, each in enumerate(dict.fromkeys(forms for forms, _ in alike))}
     columns: dict[str, Any] = dict(numbers)
-    columns["name"] = pa.array(
-        [name for batch in parts for name in batch.names], pa.string()
-    ).dictionary_encode()
-    columns["attributes"] = pa.chunked_array([_binary(batch.attributes) for batch in parts])
-    columns["events"] = pa.chunked_array([_events(batch) for batch in parts], pa.large_binary())
-    columns["links"] = pa.chunked_array([_links(batch) for batch in parts], pa.list_(_LINK))
-    columns["form"] = pa.array(np.repeat(np.array(form, np.int8), counts))
-    columns["reading"] = pa.array(np.repeat(np.array([reading for reading, _ in batches], np.int32), counts))
+    columns["name"] = pa.array([name for batch in parts for name in batch.names], pa.string())
+    columns["name"] = columns["name"].dictionary_encode()
+    columns["attributes"] = pa.chunked_array([_binary([b.attributes for b in some]) for _, some in alike])
+    columns["events"] = pa.chunked_array([_events(*each) for each in alike], pa.large_binary())
+    columns["links"] = _links(parts)
+    columns["form"] = np.repeat(
+        np.array([forms[each] for each, _ in alike], np.int8), [sum(map(len, some)) for _, some in alike]
+    )
+    columns["reading"] = np.repeat(
+        np.array([reading for reading, _ in batches], np.int32), [len(batch) for batch in parts]
+    )
     about = _About(
         SCHEMA,
         [msgspec.Raw(encode_attributes(resources[ix])) for ix in used],
@@ -119,10 +123,11 @@ def write_table(
         os.fsync(file.fileno())
 
 
-def _forms(batch: SpanBatch) -> tuple[str, str | None]:
+def _forms(batch: SpanBatch) -> _Forms:
+    form = batch.attributes.form.name
     if batch.events is None:
-        return batch.attributes.form.name, None
-    return batch.attributes.form.name, _SHARED if batch.events is batch.attributes else batch.events.form.name
+        return form, None
+    return form, _SHARED if batch.events is batch.attributes else batch.events.form.name
 
 
 def _renumbered(ix: npt.NDArray[np.int32]) -> tuple[list[int], npt.NDArray[np.int32]]:
@@ -132,31 +137,36 @@ def _renumbered(ix: npt.NDArray[np.int32]) -> tuple[list[int], npt.NDArray[np.in
     return used[absent:].tolist(), (place.reshape(-1) - absent).astype(np.int32)
 
 
-def _binary(column: RawColumn) -> Any:
-    offsets = np.ascontiguousarray(column.offsets, np.int64)
+def _binary(columns: Sequence[RawColumn]) -> Any:
+    """Return columns of one form as one array over their bytes."""
+    whole = joined(columns)
+    offsets = np.ascontiguousarray(whole.offsets, np.int64)
     return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(column), [None, pa.py_buffer(offsets), pa.py_buffer(column.data)]
+        pa.large_binary(), len(whole), [None, pa.py_buffer(offsets), pa.py_buffer(whole.data)]
     )
 
 
-def _events(batch: SpanBatch) -> Any:
-    if batch.events is None or batch.events is batch.attributes:
-        return pa.nulls(len(batch), pa.large_binary())
-    return _binary(batch.events)
+def _events(forms: _Forms, batches: Sequence[SpanBatch]) -> Any:
+    if forms[1] in (None, _SHARED):
+        return pa.nulls(sum(map(len, batches)), pa.large_binary())
+    return _binary([batch.events for batch in batches if batch.events is not None])
 
 
-def _links(batch: SpanBatch) -> Any:
-    count, links = len(batch), batch.links
-    if links is None or not len(links.span_ix):
-        return pa.ListArray.from_arrays(np.zeros(count + 1, np.int32), pa.array([], _LINK))
-    order = np.argsort(links.span_ix, kind="stable")
-    ids = (links.trace_hi[order], links.trace_lo[order], links.span_id[order])
-    kinds = [links.kind[ix] for ix in order.tolist()]
-    structs = pa.StructArray.from_arrays(
-        [*(pa.array(values, pa.uint64()) for values in ids), pa.array(kinds, pa.string())], fields=list(_LINK)
-    )
-    offsets = np.searchsorted(links.span_ix[order], np.arange(count + 1)).astype(np.int32)
-    return pa.ListArray.from_arrays(offsets, structs)
+def _links(batches: Sequence[SpanBatch]) -> Any:
+    """Return the links of each span, in the order given."""
+    bases = np.cumsum([0, *map(len, batches)])
+    found = [(base, b.links) for base, b in zip(bases.tolist(), batches, strict=False) if b.links is not None]
+    none = np.zeros(0, np.uint64)
+    span_ix = np.concatenate([none.astype(np.int64), *(links.span_ix + base for base, links in found)])
+    order = np.argsort(span_ix, kind="stable")
+    ids = [
+        pa.array(np.concatenate([none, *(getattr(links, name) for _, links in found)])[order])
+        for name in ("trace_hi", "trace_lo", "span_id")
+    ]
+    kinds = pa.array([kind for _, links in found for kind in links.kind], pa.string()).take(pa.array(order))
+    structs = pa.StructArray.from_arrays([*ids, kinds], fields=list(_LINK))
+    offsets = np.searchsorted(span_ix[order], np.arange(bases[-1] + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), structs)
 
 
 def read_table(path: Path, builder: SpanBuilder, live: npt.NDArray[np.bool_] | None = None) -> None:
@@ -222,9 +232,7 @@ def _batches(
         yield batch
 
 
-def _batch(
-    columns: dict[str, Any], forms: tuple[str, str | None], resources: list[int], scopes: list[int]
-) -> SpanBatch:
+def _batch(columns: dict[str, Any], forms: _Forms, resources: list[int], scopes: list[int]) -> SpanBatch:
     numbers: dict[str, Any] = {name: columns[name].to_numpy() for name in _NUMBERS}
     numbers["resource_ix"] = np.array(resources, np.int32)[numbers["resource_ix"]]
     numbers["scope_ix"] = np.array([*scopes, -1], np.int32)[numbers["scope_ix"]]  # the last is that of -1

@@ -5,31 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from grademl_otel.analyzers.model.columns import Ledger
 
+_LARGEST: Final = frozenset({"moved_most_ns"})
+
 
 def merged(ledgers: Iterable[Ledger]) -> Ledger:
-    """Return the sum: numbers are added, lists and dicts joined, the first reason kept, flags or-ed."""
-    total = Ledger()
-    for ledger in ledgers:
-        for field in fields(Ledger):
-            own, other = getattr(total, field.name), getattr(ledger, field.name)
-            setattr(total, field.name, _sum(own, other))
-    return total
+    """Return the sum: numbers are added, lists joined without repeats, the first reason kept, flags or-ed."""
+    empty = Ledger()
+    some = [ledger for ledger in ledgers if ledger != empty]
+    return Ledger(
+        **{field.name: _sum(field.name, [getattr(x, field.name) for x in some]) for field in fields(Ledger)}
+    )
 
 
-def _sum(own: Any, other: Any) -> Any:
-    if isinstance(own, bool):
-        return own or other
-    if isinstance(own, int):
-        return own + other
-    if isinstance(own, list):
-        return [*own, *(item for item in other if item not in own)] if other else own
-    if isinstance(own, dict):
-        return {
-            **own,
-            **{key: _sum(own[key], value) if key in own else value for key, value in other.items()},
-        }
-    return other if own is None else own
+def _sum(name: str, values: list[Any]) -> Any:
+    default = getattr(Ledger(), name)
+    if name in _LARGEST:
+        return max(values, default=default)
+    if isinstance(default, bool):
+        return any(values)
+    if isinstance(default, int):
+        return sum(values)
+    if isinstance(default, list):
+        return list(dict.fromkeys(item for value in values for item in value))
+    return next((value for value in values if value is not None), default)

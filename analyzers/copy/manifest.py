@@ -234,10 +234,7 @@ class Manifest:
             self._database.executemany(
                 "UPDATE pieces SET state = ?, final = ?, expected = ?, received = ?, reading = ?, ledger = ?"
                 " WHERE key = ?",
-                [
-                    (_DONE, p.final, p.expected, p.received, p.reading, msgspec.json.encode(p.ledger), p.key)
-                    for p in pieces
-                ],
+                [(_DONE, p.final, p.expected, p.received, p.reading, _text(p.ledger), p.key) for p in pieces],
             )
 
     def finish(self, complete: bool, ledger: Ledger) -> None:
@@ -324,8 +321,15 @@ def _check_schema(folder: Path, schema: str | None) -> None:
         )
 
 
-def _ledger(text: str | bytes | None) -> Ledger:
-    return msgspec.json.decode(text, type=Ledger) if text else Ledger()
+_NOTHING_LOST: Final = Ledger()
+
+
+def _text(ledger: Ledger) -> str | None:
+    return None if ledger == _NOTHING_LOST else msgspec.json.encode(ledger).decode()
+
+
+def _ledger(text: str | None) -> Ledger:
+    return msgspec.json.decode(text, type=Ledger) if text else _NOTHING_LOST
 
 
 def _count(database: sqlite3.Connection, query: str, *values: str) -> int:

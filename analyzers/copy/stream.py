@@ -9,15 +9,18 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from grademl_otel.analyzers.model.raw import IntArray, RawColumn
-from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 
 _ARRAYS: Final = (
     "trace_hi", "trace_lo", "span_id", "parent_id", "start", "end", "kind", "status", "flags", "resource_ix",
     "scope_ix",
 )  # fmt: skip
+
+_ASKED_FOR: Final = ("trace_hi", "trace_lo", "start")
 
 
 class SpanStream(SpanBuilder):
@@ -30,7 +33,7 @@ class SpanStream(SpanBuilder):
         super().__init__(sys.maxsize)
         self._take = take
         self._count = 0
-        self._recent: list[tuple[int, IdArray, IdArray]] = []
+        self._recent: list[tuple[int, dict[str, npt.NDArray[Any]]]] = []
 
     def __len__(self) -> int:
         return self._count
@@ -50,14 +53,14 @@ class SpanStream(SpanBuilder):
         return self._scopes.values
 
     def begin_piece(self) -> None:
-        """Forget what `close_traces` may ask for: it asks for spans of one piece."""
+        """Forget what may be asked for later: only spans of one piece are."""
         self._recent.clear()
 
     def add(self, batch: SpanBatch) -> int:
         rows = self._wanted(batch)
         some = batch if rows is None else rows_of(batch, rows)
         if len(some):
-            self._recent.append((self._count, some.trace_hi, some.trace_lo))
+            self._recent.append((self._count, {name: getattr(some, name) for name in _ASKED_FOR}))
             self._count += len(some)
             self._take(some)
         return len(some)
@@ -67,13 +70,9 @@ class SpanStream(SpanBuilder):
         self._recent.clear()
         return closed
 
-    def _ids_since(self, since: int) -> tuple[IdArray, IdArray]:
-        recent = [(hi[max(0, since - at) :], lo[max(0, since - at) :]) for at, hi, lo in self._recent]
-        empty = np.zeros(0, np.uint64)
-        return (
-            np.concatenate([empty, *(hi for hi, _ in recent)]),
-            np.concatenate([empty, *(lo for _, lo in recent)]),
-        )
+    def _since(self, column: str, since: int) -> npt.NDArray[Any]:
+        recent = [arrays[column][max(0, since - at) :] for at, arrays in self._recent]
+        return np.concatenate(recent) if recent else np.zeros(0, np.uint64)
 
 
 def rows_of(batch: SpanBatch, rows: IntArray) -> SpanBatch:
