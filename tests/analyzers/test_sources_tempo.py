@@ -530,6 +530,7 @@ def test_a_run_near_the_cap_whose_counts_are_all_there_is_complete(
     assert run_of(telemetry).completeness.verdict == "complete"
     groups = traces_data(fake.traces()[window]).resource_spans
     fake.ingest_bytes = sum(span.ByteSize() for g in groups for s in g.scope_spans for span in s.spans) - 1
+    monkeypatch.setattr(tempo_caps, "CAP", traces_data(fake.traces()[window]).ByteSize())
     cut = run_of(read(fake, run=sim.training.run_id)).completeness
     assert cut.verdict == "incomplete"
     assert any(window in reason and "max_bytes_per_trace" in reason for reason in cut.reasons)
