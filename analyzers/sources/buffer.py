@@ -111,10 +111,17 @@ class SpanBuilder:
         self._again.clear()
         return len(some), again
 
+    def starts_since(self, since: int, shares: Sequence[float]) -> list[int]:
+        """Return quantiles of when the spans from index ``since`` on begin, in Unix ns; none of no span."""
+        starts = self._since("start", since)
+        return [int(at) for at in np.quantile(starts, shares, method="nearest")] if len(starts) else []
+
     def _ids_since(self, since: int) -> tuple[IdArray, IdArray]:
         """Return the halves of the trace ids of the spans from index ``since`` on."""
-        count = len(self) - since
-        return self._parts.last("trace_hi", count), self._parts.last("trace_lo", count)
+        return self._since("trace_hi", since), self._since("trace_lo", since)
+
+    def _since(self, column: str, since: int) -> npt.NDArray[Any]:
+        return self._parts.last(column, len(self) - since)
 
     def finish(self, ledger: Ledger) -> SpanColumns:
         """Return the columns of all spans so far; what was repaired is counted in ``ledger``.
@@ -161,12 +168,11 @@ class SpanBuilder:
         """Return the rows of ``batch`` that are taken; None for all of them."""
         keep = None
         if self._closed:
-            came = {trace for trace, _ in _by_trace(batch.trace_hi, batch.trace_lo)} & self._closed
+            stretches = list(_by_trace(batch.trace_hi, batch.trace_lo))
+            came = {trace for trace, _ in stretches} & self._closed
             self._again |= came
             if came:
-                keep = np.ones(len(batch), np.bool_)
-                for hi, lo in came:
-                    keep &= (batch.trace_lo != np.uint64(lo)) | (batch.trace_hi != np.uint64(hi))
+                keep = np.repeat([t not in came for t, _ in stretches], [count for _, count in stretches])
         if keep is None and len(batch) <= self.room:
             return None
         rows = np.arange(len(batch)) if keep is None else np.flatnonzero(keep)
