@@ -61,10 +61,10 @@ def jaeger_tags(raw: bytes) -> dict[str, Any]:
 
 
 def _tags(items: list[dict[str, Any]]) -> dict[str, Any]:
-    items = [item for item in items if "key" in item]
+    items = [item for item in items if _is_key(item)]
     status = any(item["key"] == "otel.status_code" for item in items)
     return {
-        str(item["key"]): jaeger_value(str(item["key"]), item.get("type"), item.get("value"))
+        item["key"]: jaeger_value(item["key"], item.get("type"), item.get("value"))
         for item in items
         if item["key"] not in _FIELDS and not (status and item["key"] == "error")
     }

@@ -26,6 +26,8 @@ _EVENTS: Final = "traceEvents"
 _COMPLETE, _BEGIN, _END, _META = "X", "B", "E", "M"
 _INSTANTS: Final = frozenset("iIR")
 _FLOWS: Final = frozenset("stf")
+_OTHERS: Final = frozenset("SFTpbneONDPVvac()")
+_UNKNOWN: Final = "events of no known type"
 _SAMPLES: Final = frozenset({"cpu_instant_event"})
 """Categories of instants that are samples: allocations of memory."""
 _FAULTS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -123,7 +125,7 @@ class ProfileReader:
         elif event.ph == "C":
             self._profile.passed_over["values of counters"] += 1
         else:
-            self._profile.passed_over[f"events of type {str(event.ph)[:8]}"] += 1
+            self._profile.passed_over[f"events of type {event.ph}" if event.ph in _OTHERS else _UNKNOWN] += 1
 
     def _marks(self, events: list[_Event]) -> Marks:
         start = vectors.microseconds([event.ts for event in events])

@@ -7,6 +7,7 @@ A reduced descriptor of the same messages decodes what becomes a column; the res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.model.columns import STATUS_ERROR, Ledger
 from grademl_otel.analyzers.model.raw import IntArray
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
@@ -195,16 +196,25 @@ class _Gathered:
         """Hand what was gathered to the builder."""
         spans, raws, groups = self._spans, self._raws, self._groups
         self._clear()
-        if spans:
-            resources, scopes, counts = np.array(groups, np.int64).T
-            self._builder.add(
-                _batch(
-                    spans,
-                    raws,
-                    np.repeat(resources, counts).astype(np.int32),
-                    np.repeat(scopes, counts).astype(np.int32),
-                )
-            )
+        if not spans:
+            return
+        resources, scopes, counts = np.array(groups, np.int32).T
+        resource_ixs, scope_ixs = np.repeat(resources, counts), np.repeat(scopes, counts)
+        try:
+            batch = _batch(spans, raws, resource_ixs, scope_ixs)
+        except Unreadable:
+            good = [ix for ix, span in enumerate(spans) if _ids(span.trace_id, span.span_id, span.parent_id)]
+            if not good:
+                raise
+            chosen = [spans[ix] for ix in good], [raws[ix] for ix in good]
+            some = _batch(*chosen, resource_ixs[good], scope_ixs[good])
+            batch = replace(some, unidentified=len(spans) - len(good))
+        self._builder.add(batch)
+
+
+def _ids(trace: bytes, span: bytes, parent: bytes) -> bool:
+    """Whether these are ids; a parent may be absent."""
+    return 0 < len(trace) <= 16 and any(trace) and 0 < len(span) <= 8 and any(span) and len(parent) <= 8
 
 
 def _batch(spans: Sequence[Any], raws: Sequence[bytes], resource_ix: Any, scope_ix: Any) -> SpanBatch:
@@ -247,7 +257,7 @@ def _small(values: Sequence[int]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _code(status: bytes) -> int:
-    """Return the code of a ``Status``; 0 where it is damaged."""
+    """Return the code of a ``Status``; 0 where it is damaged or none that there is."""
     if not status:
         return 0
     try:
@@ -258,7 +268,7 @@ def _code(status: bytes) -> int:
         ]
     except Unreadable:
         return 0
-    return codes[-1] if codes else 0
+    return codes[-1] if codes and codes[-1] <= STATUS_ERROR else 0
 
 
 def _links(linking: Sequence[int], raws: Sequence[bytes]) -> LinkBatch | None:
