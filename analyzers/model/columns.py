@@ -171,6 +171,8 @@ class Ledger:
     """Spans with trace, id and kind of an earlier one and other content; the first was kept."""
     sdk_dropped: int = 0
     """Attributes, events and links of spans that the SDK left out because of its own limits, as it says."""
+    unidentified: int = 0
+    """Spans without a trace id or an id of their own, or with what is none; left out."""
     passed_over: int = 0
     """Requests of metrics and logs among the spans; nothing of the spans is missing."""
     microseconds: bool = False

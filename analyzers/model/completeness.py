@@ -146,8 +146,12 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
             f"{ledger.moved:,} spans were moved by Jaeger's clock-skew adjustment, by up to {most:,.6g} ms;"
             " ask it raw"
         )
+    if ledger.unidentified:
+        reasons.append(f"{ledger.unidentified:,} spans have no id and were left out")
     if ledger.sdk_dropped:
-        reasons.append(f"{ledger.sdk_dropped:,} attributes, events and links were beyond the limits of an SDK")
+        reasons.append(
+            f"{ledger.sdk_dropped:,} attributes, events and links were beyond the limits of an SDK"
+        )
     return reasons
 
 

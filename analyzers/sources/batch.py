@@ -53,6 +53,8 @@ class SpanBatch:
     links: LinkBatch | None = None
     dropped: int = 0
     """Attributes, events and links that the SDK left out of these spans, as it says."""
+    unidentified: int = 0
+    """Spans beside these that have no id, and cannot be any column's."""
 
     def __len__(self) -> int:
         return len(self.start)

@@ -15,7 +15,7 @@ from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.sources import paths
 
 _BLOCK: Final = 1 << 18
-_PIPE_S: Final = 10
+_PIPE_S: Final = 30
 
 
 def blocks_of(path: Path, told: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:

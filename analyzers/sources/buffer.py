@@ -48,6 +48,7 @@ class SpanBuilder:
         self._closed: set[tuple[int, int]] = set()
         self._again: set[tuple[int, int]] = set()
         self._dropped = 0
+        self._unidentified = 0
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -83,6 +84,7 @@ class SpanBuilder:
         if not count:
             return 0
         self._dropped += batch.dropped
+        self._unidentified += batch.unidentified
         arrays = {name: getattr(batch, name) for name in _COLUMNS if name != "name_ix"}
         arrays["name_ix"] = self._name_ix(batch.names)
         arrays["kind"] = _known(batch.kind, _LAST_KIND)
@@ -145,6 +147,7 @@ class SpanBuilder:
             links = links.take(kept, len(self._parts))
             by_id = np.argsort(arrays["span_id"])
         ledger.sdk_dropped += self._dropped
+        ledger.unidentified += self._unidentified
         start, end = arrays["start"], arrays["end"]
         ledger.impossible_times += int(np.count_nonzero((end < start) | (end == 0)))
         needed = ("trace_hi", "trace_lo", "span_id", "parent_id", "kind", "start")

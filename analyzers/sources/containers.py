@@ -40,7 +40,9 @@ def read_blocks(
     try:
         READERS[sniff.holds(head)](stream, where, builder, ledger, max_bytes)
     except Unreadable as fault:
-        if not faults:
+        if len(builder) > before:
+            faults.append(str(fault))
+        elif not faults:
             raise NotTelemetry(f"{where}: {fault}") from None
     except Cut as fault:
         ledger.unreadable_lines += 1

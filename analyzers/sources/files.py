@@ -148,7 +148,11 @@ def read_series(
     faults: list[str] = []
     if lines:
         streams = (unbroken(blocks_of(path, told), faults) for path in lines)
-        read_blocks(seams.joined(streams), str(lines[-1]), builder, ledger, max_bytes)
+        try:
+            read_blocks(seams.joined(streams), str(lines[-1]), builder, ledger, max_bytes)
+        except NotTelemetry:
+            if not faults:
+                raise
     if faults:
         ledger.broken = ledger.broken or f"{lines[-1]}: {faults[0]}; the rest was read"
 

@@ -196,6 +196,30 @@ def test_what_the_sdk_dropped_is_counted() -> None:
     assert ledger.sdk_dropped == 6
 
 
+def test_spans_without_an_id_take_no_others_with_them() -> None:
+    request = json.loads(document(links=[{"traceId": "zz", "spanId": "1"}, {"traceId": "a", "spanId": "b"}]))
+    spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    for changes in ({"spanId": ""}, {"traceId": "0" * 32}, {"parentSpanId": "no id"}, {"traceId": None}):
+        spans.append({**spans[0], "name": "odd", **changes})
+    columns, ledger = read(json.dumps(request).encode())
+    assert (len(columns), ledger.unidentified) == (1, 4)
+    assert columns.links.span_id.tolist() == [0xB]
+    assert losses_of_reading(ledger, {}) == ["4 spans have no id and were left out"]
+    data = TracesData.FromString(otlp_protobuf(SPANS))
+    odd = data.resource_spans[0].scope_spans[0].spans[1]
+    for name, value in (("span_id", b""), ("trace_id", bytes(17)), ("parent_span_id", bytes(9))):
+        setattr(odd, name, value)
+        columns, ledger = read(data.SerializeToString())
+        assert (len(columns), ledger.unidentified, ledger.broken) == (len(SPANS) - 1, 1, None)
+
+
+def test_what_breaks_in_the_middle_leaves_what_came_before() -> None:
+    good = otlp_protobuf(SPANS)
+    columns, ledger = read(good + b"\x0a\x05\xff\xff\xff\xff\xff" + good)
+    assert len(columns) == len(SPANS)
+    assert "what came before it was read" in str(ledger.broken)
+
+
 def test_no_more_spans_are_read_than_asked_for() -> None:
     for data in (otlp_lines(ALL), otlp_protobuf(ALL)):
         spans, _ = read(data, max_spans=3)

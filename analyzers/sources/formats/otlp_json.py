@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
@@ -129,7 +130,27 @@ def _add(groups: Sequence[_ResourceSpans], builder: SpanBuilder) -> None:
             spans += scope.spans
     if spans:
         resources, scopes, counts = np.array(of_groups, np.int32).T
-        builder.add(_batch(spans, np.repeat(resources, counts), np.repeat(scopes, counts)))
+        resource_ixs, scope_ixs = np.repeat(resources, counts), np.repeat(scopes, counts)
+        try:
+            batch = _batch(spans, resource_ixs, scope_ixs)
+        except Unreadable:
+            good = [ix for ix, span in enumerate(spans) if _ids(span.traceId, span.spanId, span.parentSpanId)]
+            if not good:
+                raise
+            some = _batch([spans[ix] for ix in good], resource_ixs[good], scope_ixs[good])
+            batch = replace(some, unidentified=len(spans) - len(good))
+        builder.add(batch)
+
+
+def _ids(trace: str | None, span: str | None, parent: str | None = None) -> bool:
+    """Whether these are ids; a parent may be absent."""
+    try:
+        vectors.ids([trace], 16)
+        vectors.ids([span], 8)
+        vectors.ids([parent], 8, optional=True)
+    except Unreadable:
+        return False
+    return True
 
 
 def _batch(
@@ -183,12 +204,18 @@ def _links(spans: Sequence[_Span]) -> LinkBatch | None:
     found = [(ix, link) for ix in linking for link in spans[ix].links or () if link.traceId and link.spanId]
     if not found:
         return None
-    trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16, optional=True)
+    try:
+        trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16)
+        span_id = vectors.ids([link.spanId for _, link in found], 8)
+    except Unreadable:
+        found = [(ix, link) for ix, link in found if _ids(link.traceId, link.spanId)]
+        trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16)
+        span_id = vectors.ids([link.spanId for _, link in found], 8)
     return LinkBatch(
         span_ix=np.array([ix for ix, _ in found], np.int64),
         trace_hi=trace_hi,
         trace_lo=trace_lo,
-        span_id=vectors.ids([link.spanId for _, link in found], 8, optional=True),
+        span_id=span_id,
         kind=[_link_kind(bytes(link.attributes)) for _, link in found],
     )
 
