@@ -125,8 +125,6 @@ def _pull(source: str, to: Path, spans: int) -> float:
         source,
         "-o",
         str(to),
-        "--max-spans",
-        f"{2 * spans}",
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=_environment())
     taken = time.monotonic() - start
