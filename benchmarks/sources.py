@@ -119,8 +119,8 @@ def _pull(source: str, to: Path, spans: int) -> float:
     start = time.monotonic()
     command = [
         sys.executable,
-        "-m",
-        "grademl_otel",
+        "-c",
+        "from grademl_otel.analyzers.cli import main; main()",
         "pull",
         source,
         "-o",
