@@ -13,7 +13,7 @@ from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, Ledger, Links, SpanColumns
 from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.parents import repeats, resolve
-from grademl_otel.analyzers.sources.parts import Parts
+from grademl_otel.analyzers.sources.parts import Arrays, Parts
 
 _COLUMNS: Final = {
     "trace_hi": np.uint64,
@@ -136,11 +136,11 @@ class SpanBuilder:
         identity = ("trace_hi", "trace_lo", "span_id", "kind")
         later, first = repeats(by_id, *(arrays[name] for name in identity))
         if len(later):
-            differ = _differ(arrays, later, first)
-            differ |= ~attributes.same(later, first, attributes.attributes)
-            differ |= ~events.same(later, first, events.events)
-            ledger.conflicting += int(np.count_nonzero(differ))
-            ledger.duplicates += len(later) - int(np.count_nonzero(differ))
+            same = _same(arrays, later, first)
+            for store, decoded in ((attributes, attributes.attributes), (events, events.events)):
+                same = same[store.same(later[same], first[same], decoded)]
+            ledger.duplicates += len(same)
+            ledger.conflicting += len(later) - len(same)
             kept = np.delete(np.arange(len(self._parts)), later)
             arrays = {name: array[kept] for name, array in arrays.items()}
             attributes, events = attributes.take(kept), events.take(kept)
@@ -249,8 +249,9 @@ def _by_trace(trace_hi: IdArray, trace_lo: IdArray) -> Iterator[tuple[tuple[int,
     yield from zip(traces, counts.tolist(), strict=True)
 
 
-def _differ(arrays: dict[str, npt.NDArray[Any]], one: IntArray, other: IntArray) -> npt.NDArray[np.bool_]:
-    differ = np.zeros(len(one), np.bool_)
+def _same(arrays: Arrays, some: IntArray, others: IntArray) -> IntArray:
+    """Return which pairs of rows of ``arrays`` are equal."""
+    same = np.ones(len(some), np.bool_)
     for array in arrays.values():
-        differ |= array[one] != array[other]
-    return differ
+        same &= array[some] == array[others]
+    return np.flatnonzero(same)
