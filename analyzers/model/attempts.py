@@ -2,9 +2,10 @@
 """Which spans are those of one attempt of one run: by run id, attempt and, within it, lifetimes of processes.
 
 A launcher that starts a job again under the same name and attempt leaves two lifetimes of each rank. The
-last ones are the attempt; what ended before they began is left out, and told. Of two processes that are one
-rank at the same time, the one whose run span has a trace context (a parent, or a link) counts, else the one
-with most spans.
+last ones are the attempt; what ended before they began is left out, and told. Where they have the same ids,
+which are derived from run and attempt, only one of them is here whole, and that is taken. Of two processes
+that are one rank at the same time, the one whose run span has a trace context (a link to what it was launched
+in) counts, else the one with most spans.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from grademl_otel.analyzers.units import count
 
 BoolArray = npt.NDArray[np.bool_]
 
+_LAUNCHED_IN: Final = "parent"
 _MAX_RANKS: Final = 1 << 17
 
 
@@ -62,8 +64,14 @@ class Attempt:
     """The spans of one attempt, by rank and by name; impossible times are left out."""
 
     def __init__(
-        self, spans: SpanColumns, run_id: str, attempt: int, identities: list[Identity | None]
+        self,
+        spans: SpanColumns,
+        run_id: str,
+        attempt: int,
+        identities: list[Identity | None],
+        collided: bool = False,
     ) -> None:
+        """``collided``: spans were left out in reading because others have their ids."""
         self.spans = spans
         self.run_id = run_id
         self.attempt = attempt
@@ -75,7 +83,7 @@ class Attempt:
         self.conflicts: list[str] = []
         """What was left out of it, one line each."""
         if len(spans):
-            ours &= ~self._left_out(ours)
+            ours &= ~self._left_out(ours, collided)
         self.ixs: IntArray = np.flatnonzero(ours[spans.resource_ix]).astype(np.int64)
         self.possible_ixs: IntArray = self.ixs[spans.possible[self.ixs]]
         rank_of = np.array([i.rank if i else -1 for i in identities], np.int64)
@@ -139,22 +147,33 @@ class Attempt:
         return int(self.spans.start[self.possible_ixs].min())
 
     def _in_context(self, ix: int) -> bool:
-        """Whether a run span has a parent or a link: it is part of something larger."""
-        return int(self.spans.parent_id[ix]) != 0 or bool((self.spans.links.span_ix == ix).any())
+        """Whether a run span has a link to what its process was launched in."""
+        links = self.spans.links
+        return any(links.kind[at] == _LAUNCHED_IN for at in np.flatnonzero(links.span_ix == ix).tolist())
 
-    def _left_out(self, ours: BoolArray) -> BoolArray:
+    def _left_out(self, ours: BoolArray, collided: bool) -> BoolArray:
         """Return the mask of the resources whose processes are no part of the attempt, and note them."""
         out = np.zeros(len(ours), np.bool_)
         lives = self._lives(ours)
         again = {rank: some for rank, some in lives.items() if len(some) > 1}
         if not again:
             return out
+        if collided:
+            # Ids are derived from run and attempt: of the later process only what it did more is here.
+            fewer = [life for some in again.values() for life in some if life is not max(some, key=_size)]
+            self.conflicts.append(
+                f"{_processes(len(fewer))} with the same run and attempt as others, so with their ids, were"
+                f" left out ({count(sum(life.spans for life in fewer), 'span')}, and those that collided):"
+                " give each start a GRADEML_RUN_ID of its own"
+            )
+            for life in fewer:
+                out[life.resources] = True
+            return out
         began = min(some[-1].start for some in again.values())
         earlier = [life for some in lives.values() for life in some if life.end <= began]
         if earlier:
-            processes = f"{len(earlier):,} process{'es' * (len(earlier) != 1)}"
             self.conflicts.append(
-                f"{processes} with the same run and attempt ended before the last began:"
+                f"{_processes(len(earlier))} with the same run and attempt ended before the last began:"
                 f" {count(sum(life.spans for life in earlier), 'span')} left out"
             )
         for rank, some in again.items():
@@ -212,11 +231,20 @@ class _Life:
     in_context: bool
 
 
+def _size(life: _Life) -> int:
+    return life.spans
+
+
+def _processes(number: int) -> str:
+    return f"{number:,} process{'es' * (number != 1)}"
+
+
 def attempts(telemetry: Telemetry) -> Iterator[Attempt]:
     """Yield every attempt of every run with a span whose times are possible."""
     identities = [identity(resource) for resource in telemetry.spans.resources]
     keys = {(i.run_id, i.attempt): None for i in identities if i is not None}
     for run_id, attempt in keys:
-        found = Attempt(telemetry.spans, run_id, attempt, identities)
+        collided = telemetry.ledger.conflicting > 0
+        found = Attempt(telemetry.spans, run_id, attempt, identities, collided)
         if len(found.possible_ixs):
             yield found

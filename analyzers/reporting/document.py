@@ -8,7 +8,7 @@ the wall time exactly. What is not known is null, never 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -213,6 +213,21 @@ class Replay:
     usable: bool
 
 
+@dataclass(frozen=True)
+class EndedInfo:
+    """How one rank's process ended; `last_mark_ns` and `open_since_ns` count from the window's origin."""
+
+    rank: int
+    how: str
+    last_step: int | None
+    last_mark_ns: int
+    open_phase: str | None
+    open_since_ns: int | None
+    error: str | None
+    silent_ns: int = 0
+    """Of one that may still go on: how long other ranks were heard of after it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CriticalPathDocument:
     """Schema `grademl.critical_path/1`."""
@@ -233,6 +248,8 @@ class CriticalPathDocument:
     """Why the verdict is ``incomplete``, a line each; not in the JSON of this schema, which has no place."""
     warnings: list[str]
     """What reading had to leave out, a line each; likewise."""
+    ended: list[EndedInfo] = field(default_factory=list)
+    """How each rank of a run ended; likewise: a report tells it of its run."""
 
     @property
     def notes(self) -> list[str]:
@@ -247,21 +264,6 @@ class LoaderInfo:
     prefetch: int | None
     batch_size: int | None
     persistent: bool
-
-
-@dataclass(frozen=True)
-class EndedInfo:
-    """How one rank's process ended; `last_mark_ns` and `open_since_ns` count from the window's origin."""
-
-    rank: int
-    how: str
-    last_step: int | None
-    last_mark_ns: int
-    open_phase: str | None
-    open_since_ns: int | None
-    error: str | None
-    silent_ns: int = 0
-    """Of one that may still go on: how long other ranks were heard of after it."""
 
 
 @dataclass(frozen=True)
@@ -455,6 +457,7 @@ class RanksDocument:
     abstained: list[Abstained]
     incomplete_because: list[str]
     warnings: list[str]
+    ended: list[EndedInfo]
 
     @property
     def notes(self) -> list[str]:
@@ -483,6 +486,7 @@ def _keys(document: Document) -> dict[str, Any]:
     """Return what the schema of ``document`` has, in its order."""
     keys = dict(vars(document))
     if isinstance(document, CriticalPathDocument):
+        del keys["ended"]
         notes = {key: keys.pop(key) for key in _ONLY_IN_REPORTS}
         if isinstance(document, ReportDocument):
             keys |= notes

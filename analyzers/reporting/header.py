@@ -28,16 +28,14 @@ _INDENT = len("data  ")
 
 def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None:
     """Write the opening lines of ``document``."""
-    report = document if isinstance(document, ReportDocument) else None
     canvas.line(" · ".join(_subject(document)))
-    if report is not None and report.run is not None:
-        badly = [(ended, line) for ended in report.run.ended if (line := _ended(ended))]
-        for ended, line in badly[:_LISTED]:
-            canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
-        if len(badly) > _LISTED:
-            canvas.line(f"and {len(badly) - _LISTED:,} more ranks (--json)", label="ended")
-        if line := waiting_in_vain(report.run.ended, _silent(document.completeness)):
-            canvas.line(line, label="ended", style="bold red")
+    badly = [(ended, line) for ended in document.ended if (line := _ended(ended))]
+    for ended, line in badly[:_LISTED]:
+        canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
+    if len(badly) > _LISTED:
+        canvas.line(f"and {len(badly) - _LISTED:,} more ranks (--json)", label="ended")
+    if line := waiting_in_vain(document.ended, _silent(document.completeness)):
+        canvas.line(line, label="ended", style="bold red")
     complete = document.completeness
     notes = document.notes
     canvas.line(

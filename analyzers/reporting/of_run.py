@@ -80,6 +80,7 @@ def _found(
         replay=None,
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
+        ended=_all_ended(run),
     )
 
 
@@ -96,6 +97,7 @@ def ranks_of_run(telemetry: Telemetry, run: Run) -> RanksDocument:
         abstained=[*untold(run), *judgement.abstained],
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
+        ended=_all_ended(run),
     )
 
 
@@ -212,7 +214,7 @@ def _run(run: Run) -> RunInfo:
             for loader in run.loaders.values()
         ],
         memory=[MemoryInfo(of.rank, of.device, of.allocated, of.reserved, of.peak) for of in run.memory],
-        ended=[_ended(ended, run.start) for ended in run.completeness.ended if ended.rank in run.ranks],
+        ended=_all_ended(run),
     )
 
 
@@ -229,6 +231,10 @@ def _most(run: Run, chosen: BoolArray) -> int:
     """Return how many of the ``chosen`` rows the rank with most of them has."""
     counts = np.unique(run.steps.rank[chosen], return_counts=True)[1]
     return int(counts.max(initial=0))
+
+
+def _all_ended(run: Run) -> list[EndedInfo]:
+    return [_ended(ended, run.start) for ended in run.completeness.ended if ended.rank in run.ranks]
 
 
 def _ended(ended: HowEnded, origin: int) -> EndedInfo:

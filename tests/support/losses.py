@@ -15,15 +15,15 @@ from typing import Any
 
 from grademl_otel import semconv as sc
 
-from .synthetic import Span
+from .synthetic import Span, attributes
 
 Lost = Callable[[dict[str, Any], Span], bool]
 """Whether a span, of a resource with these attributes, is lost."""
 
 
-def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
+def plain(said: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the attributes of an OTLP/JSON resource or span with plain values."""
-    return {attribute["key"]: _plain(attribute["value"]) for attribute in attributes}
+    return {attribute["key"]: _plain(attribute["value"]) for attribute in said}
 
 
 def _plain(value: dict[str, Any]) -> Any:
@@ -143,8 +143,8 @@ def spans_of(lines: bytes, names: Collection[str] | None = None) -> list[tuple[d
     return [one for one in found if names is None or one[1]["name"] in names]
 
 
-def request(resource: dict[str, str], spans: list[Span]) -> bytes:
+def request(resource: dict[str, Any], spans: list[Span]) -> bytes:
     """Return an OTLP/JSON line with ``spans`` of a resource with these attributes."""
-    said = [{"key": key, "value": {"stringValue": text}} for key, text in resource.items()]
+    said = attributes(resource)
     group = {"resource": {"attributes": said}, "scopeSpans": [{"scope": {}, "spans": spans}]}
     return json.dumps({"resourceSpans": [group]}).encode() + b"\n"
