@@ -132,7 +132,7 @@ def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
 
 
 def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
-    """Return the roots of the traces in which a span is of the service, operation and attributes asked for."""
+    """Return the roots of the traces in which a span is as the query asks for."""
     match = matches(spans, selection_of(query))
     hits = np.flatnonzero(match)
     wanted = set(zip(spans.trace_hi[hits].tolist(), spans.trace_lo[hits].tolist(), strict=True))

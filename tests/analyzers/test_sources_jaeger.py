@@ -285,7 +285,7 @@ def test_foreign_traces_stay_when_the_server_breaks_off(fake: FakeJaeger) -> Non
     fake.lines = foreign_traces(330, time.time_ns() - 1000 * S, 2 * S)
     searches = iter(range(100))
     fault = 500, "text/plain", b"disk on fire"
-    fake.intercept = lambda path: fault if path == "/api/v3/traces" and next(searches) > 8 else None
+    fake.intercept = lambda path: fault if path == "/api/v3/traces" and next(searches) > 6 else None
     telemetry = read(fake, service="shop")
     assert 0 < len(telemetry.spans) < 660
     assert "500 disk on fire" in str(telemetry.ledger.broken)

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 _IN_MEMORY: Final = 8 << 20
 _CHUNK: Final = 1 << 18
+
+Own = TypeVar("Own", bound="Answer")
 
 
 class Answer:
@@ -60,7 +62,7 @@ class Answer:
         """Let go of the memory or the file."""
         self._file.close()
 
-    def __enter__(self) -> Answer:
+    def __enter__(self: Own) -> Own:
         return self
 
     def __exit__(

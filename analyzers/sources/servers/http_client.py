@@ -25,7 +25,7 @@ from grademl_otel.analyzers.sources.compression import Broken
 from grademl_otel.analyzers.sources.servers import refusals
 from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.contents import unpacked
-from grademl_otel.analyzers.sources.servers.refusals import TooLarge
+from grademl_otel.analyzers.sources.servers.refusals import TooLarge, Unexpected
 from grademl_otel.analyzers.sources.servers.transport import Connections
 from grademl_otel.version import __version__
 
@@ -261,7 +261,7 @@ class HttpClient:
         if accept != JSON or start.startswith((b"{", b"[")):
             return
         what = "an HTML page" if start.startswith(b"<") else "something else" if start else "nothing"
-        raise SourceError(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
+        raise Unexpected(f"{self.name}: answered with {what}, not with JSON; {self.advice}")
 
     def _read_clock(self, response: urllib3.BaseHTTPResponse, began: float) -> None:
         """Compare the answer's Date, in whole seconds, with the middle of the time that it took."""

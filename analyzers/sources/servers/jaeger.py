@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from grademl_otel.analyzers.errors import GrademlError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
-from grademl_otel.analyzers.model.run import list_runs
+from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_address import Address, merged, parse
@@ -86,7 +86,7 @@ class JaegerSource:
         except GrademlError as error:
             return Probe(kind="Jaeger", problems=(str(error),))
         problems: tuple[str, ...] = ()
-        runs = []
+        runs: Sequence[RunSummary] = ()
         try:
             with self._reading() as reader:
                 now = time.time_ns()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -291,13 +292,8 @@ def _credentials(options: SourceOptions) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(root, key, chain)
 
 
-def _system_certificates() -> bytes | None:
-    import ssl
-
-    path = ssl.get_default_verify_paths().cafile
-    if path is None:
-        return None
-    with open(path, "rb") as file:
+def _system_certificates() -> bytes:
+    with open(ssl.get_default_verify_paths().cafile or "", "rb") as file:
         return file.read()
 
 

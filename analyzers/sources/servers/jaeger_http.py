@@ -16,7 +16,7 @@ from grademl_otel.analyzers.sources.formats.documents import read_json
 from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.http_client import JSON, Clock, HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_api import JaegerApi, Search, Summary
-from grademl_otel.analyzers.sources.servers.refusals import NotFound
+from grademl_otel.analyzers.sources.servers.refusals import NotFound, Unexpected
 
 _S: Final = 1_000_000_000
 _LAST_SECOND: Final = 253_402_300_799
@@ -105,6 +105,8 @@ class JaegerV3(_OverHttp):
             if "no traces found" in str(answer).lower():
                 self.has_summaries = True
                 return []
+        except Unexpected:
+            pass  # the page of the user interface, which servers give for paths that they do not know
         except (msgspec.DecodeError, RecursionError, ValueError):
             pass  # a summary that cannot be understood is none
         self.has_summaries = False
@@ -144,13 +146,19 @@ class JaegerV1(_OverHttp):
 
 
 def connect(client: HttpClient) -> tuple[JaegerApi, list[str]]:
-    """Return the API that the server speaks, and its services; NotFound when it is no Jaeger."""
+    """Return the API that the server speaks, and its services.
+
+    Raises NotFound or Unexpected when it is no Jaeger.
+    """
     newest = JaegerV3(client)
     try:
         return newest, newest.services()
-    except NotFound:
+    except (NotFound, Unexpected) as missing:
         oldest = JaegerV1(client)
-        return oldest, oldest.services()
+        try:
+            return oldest, oldest.services()
+        except NotFound:
+            raise missing from None
 
 
 def _query(wanted: Search, start: int, end: int, limit: int) -> dict[str, str]:

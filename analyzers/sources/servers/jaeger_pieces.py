@@ -22,17 +22,20 @@ from grademl_otel.analyzers.sources.servers.jaeger_reader import (
     TRACES_PER_SEARCH,
     JaegerReader,
     dense_line,
+    looked,
     note_fewer,
     read_answer,
     whole,
 )
 from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS, S
 from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
-from grademl_otel.analyzers.sources.servers.windows import Windows
+from grademl_otel.analyzers.sources.servers.windows import Look, Pace, Windows
 
 _SETTLED_NS: Final = 600 * S
 """A trace to which nothing was added for so long is taken to be finished."""
 _GRID_NS: Final = 3600 * S
+_EMPTY_BYTES: Final = 100
+"""An answer of v1 without a trace is no longer."""
 
 
 def pieces_of_ids(reader: JaegerReader, traces: Sequence[int]) -> Iterator[Piece]:
@@ -116,41 +119,71 @@ class _ByTrace:
 
 
 def _hours(reader: JaegerReader, searches: Sequence[Search], start: int, end: int, now: int) -> list[Piece]:
-    """Return the hours from ``start`` to ``end``, the latest first, each cut to that time."""
+    """Return the hours from ``start`` to ``end``, the latest first, each cut to that time.
+
+    Days without a trace have none: an hour costs a search.
+    """
     pieces = []
     many = len(searches) > 1
     for wanted in searches:
-        width = [_GRID_NS]
-        for hour in range(end // _GRID_NS, start // _GRID_NS - 1, -1):
+        pace = Pace(TRACES_PER_SEARCH)
+        for hour in _busy_hours(reader, wanted, start, end):
             first, last = max(start, hour * _GRID_NS), min(end, (hour + 1) * _GRID_NS)
             at = time.strftime("%Y-%m-%dT%H", time.gmtime(hour * _GRID_NS // S))
             key = f"{at} {wanted.service}" if many else at
-            read = _read_hour(reader, wanted, first, last, width)
+            read = _read_hour(reader, wanted, first, last, pace)
             pieces.append(Piece(key, last < now - _SETTLED_NS, None, read))
     return pieces
 
 
+def _busy_hours(reader: JaegerReader, wanted: Search, start: int, end: int) -> Iterator[int]:
+    """Yield the hours since 1970 of the last day, and of those days before that hold a trace."""
+
+    def any_in(first: int, last: int) -> bool:
+        answer = reader.api.search(wanted, first, last, 1)
+        if answer is not None:
+            answer.close()
+        return answer is not None and answer.size > _EMPTY_BYTES
+
+    day = 24 * _GRID_NS
+    first, last = max(start, end - day), end
+    while True:
+        yield from range(last // _GRID_NS, first // _GRID_NS - 1, -1)
+        last = first // _GRID_NS * _GRID_NS - 1
+        while last > start and not any_in(max(start, last - day), last):
+            # Nothing in a day: is there anything before it?
+            if not any_in(start, last):
+                return
+            last -= day
+        if last <= start:
+            return
+        first = max(start, last - day)
+
+
 def _read_hour(
-    reader: JaegerReader, wanted: Search, start: int, end: int, width: list[int]
+    reader: JaegerReader, wanted: Search, start: int, end: int, pace: Pace
 ) -> Callable[[SpanBuilder, Ledger], None]:
-    """Return what reads the traces of some time; ``width`` is that of the last window, for all hours."""
+    """Return what reads the traces of some time."""
 
     def read(builder: SpanBuilder, ledger: Ledger) -> None:
         api, name = reader.api, reader.name
 
-        def ask(start: int, end: int, limit: int) -> tuple[int, int]:
+        def ask(start: int, end: int, limit: int) -> Look:
             answer = whole(api.search(wanted, start, end, limit))
             if answer is None:
-                return 0, 0
+                return Look(0, 0)
             before = len(builder)
             with answer:
                 read_answer(api, answer, builder, ledger, name)
-            return builder.close_traces(before)
+            tell = looked(builder, before, 0, 0)
+            new, again = builder.close_traces(before)
+            pace.learn(answer.size, new + again)
+            return tell._replace(new=new, again=again)
 
-        windows = Windows(ask, start, end, TRACES_PER_SEARCH, api.finest_ns, width=width[0])
+        windows = Windows(ask, start, end, pace, api.finest_ns)
         try:
             for _ in windows:
-                width[0] = windows.width
+                pass
         except (KeyboardInterrupt, SystemExit):
             api.abort()
             raise

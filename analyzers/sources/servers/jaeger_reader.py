@@ -31,7 +31,7 @@ from grademl_otel.analyzers.sources.servers.own_runs import (
 )
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
-from grademl_otel.analyzers.sources.servers.windows import Windows
+from grademl_otel.analyzers.sources.servers.windows import Look, Pace, Windows
 
 TRACES_PER_SEARCH: Final = 100
 SUMMARIES_PER_SEARCH: Final = 2_000
@@ -260,16 +260,23 @@ class JaegerReader:
         """Return summaries of the latest ``count`` traces, or of all; None when the server has none."""
         found: dict[int, Summary] = {}
 
-        def ask(start: int, end: int, limit: int) -> tuple[int, int]:
+        def ask(start: int, end: int, limit: int) -> Look:
             some = self.api.summaries(wanted, start, end, limit)
             if some is None:
                 raise _NoSummaries
             new = {one.trace_id: one for one in some if one.trace_id not in found}
             found.update(new)
             self._options.progress("traces", len(found), None)
-            return len(new), len(some) - len(new)
+            starts = [one.start for one in new.values()] or [0]
+            return Look(
+                len(new),
+                len(some) - len(new),
+                sum(one.spans for one in new.values()),
+                max(starts) - min(starts),
+                max((one.end for one in new.values()), default=None),
+            )
 
-        windows = Windows(ask, start, end, SUMMARIES_PER_SEARCH, self.api.finest_ns)
+        windows = Windows(ask, start, end, Pace(SUMMARIES_PER_SEARCH, count), self.api.finest_ns)
         try:
             for _ in windows:
                 if count is not None and len(found) >= count:
@@ -282,10 +289,17 @@ class JaegerReader:
     def _by_search(self, wanted: Search, start: int, end: int, check: bool = True) -> Iterator[int]:
         """Search ``[start, end]``, latest first; yield the number of new traces of each window."""
 
-        def ask(start: int, end: int, limit: int) -> tuple[int, int]:
-            return self._take(whole(self.api.search(wanted, start, end, limit)))
+        def ask(start: int, end: int, limit: int) -> Look:
+            answer = whole(self.api.search(wanted, start, end, limit))
+            if answer is None:
+                return Look(0, 0)
+            before = len(self._builder)
+            new, again = self._take(answer)
+            pace.learn(answer.size, new + again)
+            return looked(self._builder, before, new, again)
 
-        windows = Windows(ask, start, end, TRACES_PER_SEARCH, self.api.finest_ns, check)
+        pace = Pace(TRACES_PER_SEARCH, self._options.max_traces)
+        windows = Windows(ask, start, end, pace, self.api.finest_ns, check)
         for new in windows:
             self._options.progress("traces", len(self._received), None)
             yield new
@@ -302,10 +316,17 @@ class _NoSummaries(Exception):
 
 def times(selection: Selection) -> Iterator[tuple[int, int]]:
     """Yield the times to search, each to be tried when the one before held nothing."""
-    until = selection.end if selection.end is not None else time.time_ns() + AHEAD_NS
-    starts = [until - back for back in LOOKBACKS_NS] if selection.start is None else [selection.start]
-    for start in starts:
+    now = time.time_ns()
+    until = selection.end if selection.end is not None else now + AHEAD_NS
+    starts = [min(now, until) - back for back in LOOKBACKS_NS]
+    for start in starts if selection.start is None else [selection.start]:
         yield start, max(start, until)
+
+
+def looked(builder: SpanBuilder, before: int, new: int, again: int) -> Look:
+    """Return what a search gave: its spans are those of ``builder`` from ``before`` on."""
+    tenth, most, latest = builder.starts_since(before, (0.1, 0.9, 1.0)) or (0, 0, None)
+    return Look(new, again, len(builder) - before, most - tenth, latest)
 
 
 def whole(answer: Answer | None) -> Answer | None:

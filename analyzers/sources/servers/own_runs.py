@@ -42,10 +42,10 @@ def find_run(
         attempt = _attempt(prefix, selection.attempt, has_trace)
         if attempt is not None:
             return prefix, attempt
-    now = time.time_ns() + AHEAD_NS
-    until = min(now, selection.end) if selection.end is not None else now
+    now = time.time_ns()
+    until = min(now + AHEAD_NS, selection.end) if selection.end is not None else now + AHEAD_NS
     # A run that reaches into the time asked for may have begun long before it.
-    since = min(until, selection.start) if selection.start is not None else until
+    since = min(now, until) if selection.start is None else min(until, selection.start)
     for back in LOOKBACKS_NS:
         found = [run for run in search(since - back, until) if _wanted(run, prefix, selection)]
         if found:

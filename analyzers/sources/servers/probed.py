@@ -15,7 +15,7 @@ from grademl_otel.analyzers.sources.servers.jaeger import JaegerSource
 from grademl_otel.analyzers.sources.servers.jaeger_address import parse
 from grademl_otel.analyzers.sources.servers.jaeger_api import ADVICE
 from grademl_otel.analyzers.sources.servers.jaeger_http import connect
-from grademl_otel.analyzers.sources.servers.refusals import NotFound
+from grademl_otel.analyzers.sources.servers.refusals import NotFound, Unexpected
 from grademl_otel.analyzers.sources.servers.tempo import open_tempo
 
 _TEMPO_TRACE: Final = re.compile(r"/api/v2/traces/[0-9A-Fa-f]{1,32}/?$")
@@ -61,7 +61,7 @@ class ProbedSource:
         client = HttpClient(f"jaeger {self._address.url}", self._address.url, ADVICE, self._options)
         try:
             connect(client)
-        except NotFound as missing:
+        except (NotFound, Unexpected) as missing:
             try:
                 with client.get("/api/echo") as answer:
                     tempo = answer.head().strip() == b"echo"

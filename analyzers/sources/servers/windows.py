@@ -1,113 +1,182 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches all of a time on a server that does not page: by windows, none of whose answers may be cut.
 
-An answer as long as its limit may be cut, so its window is halved; after a sparse one the next is wider. Some
-stores (Cassandra) look at a fixed number of rows, and so give fewer traces than the limit though more exist:
-an answer with many more traces than any that proved whole is checked, its halves must bring nothing new.
+An answer as long as its limit may be cut. Its window is then asked for again in shorter ones, as short as the
+traces that came lie close to each other. Most stores give the newest traces first, but none promises it: so
+the time after the newest that came is searched, too, mostly in vain.
+
+Some stores (Cassandra) look at a fixed number of rows, three times the limit, and so give fewer traces than
+the limit though more exist. Until an answer has shown that this is not so, one with many more traces than any
+that proved whole is checked: its halves must bring nothing new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 
 _SPARSE: Final = 10
-"""A window with less than this part of the limit is sparse."""
+"""A window with less than this part of the limit is sparse: the next may be longer."""
 _LARGEST_LIMIT: Final = 10_000
+_ANSWER_BYTES: Final = 16 << 20
+"""What an answer should have: each search costs a server much, whatever it finds."""
+_ROWS: Final = 4
+"""So many spans a trace in a full answer show that the limit is one of traces, not of rows."""
 
-Ask = Callable[[int, int, int], tuple[int, int]]
-"""(start, end, limit) -> (traces not seen before, traces seen before); Unix ns, both ends included."""
+
+class Look(NamedTuple):
+    """What one search gave."""
+
+    new: int
+    """Traces not seen before."""
+    again: int
+    """Traces seen before."""
+    spans: int = 0
+    """Spans of the new ones."""
+    spread: int = 0
+    """Length of the time in which the new ones lie, in ns; 0 if it is not known."""
+    latest: int | None = None
+    """When the latest of their spans begins, in Unix ns."""
+
+
+Ask = Callable[[int, int, int], Look]
+"""(start, end, limit) -> what came; Unix ns, both ends included."""
+
+
+class Pace:
+    """How much is asked for at once; several searches of one server may share it."""
+
+    def __init__(self, limit: int, most: int | None = None) -> None:
+        """Begin with ``limit`` traces; never ask for more than ``most``."""
+        self._most = min(most or _LARGEST_LIMIT, _LARGEST_LIMIT)
+        self.least = self.limit = min(limit, self._most)
+        self.fit: int | None = None
+        """Time in ns in which about half as many traces lie as `limit`; None while it is not known."""
+        self.width: int | None = None
+        """Length in ns of the next window; None for all of the time."""
+        self.counts_traces = False
+        """Whether an answer has shown that the limit is one of traces."""
+        self._settled = False
+
+    def learn(self, size: int, traces: int) -> None:
+        """Ask for as many traces as fit into one answer, after one of ``size`` bytes."""
+        if traces and not self._settled:
+            fit = _ANSWER_BYTES * traces // max(size, 1)
+            self.limit = max(self.least, min(fit, self.limit * 10, self._most))
+
+    def relent(self) -> bool:
+        """Go back to the limit that was begun with, for good; false if it is in use."""
+        raised = self.limit > self.least
+        self.limit, self._settled = self.least, True
+        return raised
 
 
 class Windows:
     """One search through the time from ``start`` to ``end``, the latest first."""
 
     def __init__(
-        self,
-        ask: Ask,
-        start: int,
-        end: int,
-        limit: int,
-        finest: int = 1,
-        check: bool = True,
-        width: int | None = None,
+        self, ask: Ask, start: int, end: int, pace: Pace, finest: int = 1, check: bool = True
     ) -> None:
-        """``finest`` ns is the shortest time that the server can tell from none, ``width`` that of the first
-        window, all of the time by default.
-        """
+        """``finest`` ns is the shortest time that the server can tell from none."""
         self._ask = ask
         self._start = start
-        self._end = end
-        self._limit = limit
+        self._end = max(start, end)
+        self._pace = pace
         self._finest = finest
         self._check = check
         self._whole = 0
         """Number of traces up to which an answer is known to be whole."""
-        self.width = max(min(end - start, width or end - start), finest)
-        """Length of the next window."""
+        self._aside = False
+        """Whether the window is that after the newest traces that came."""
         self.dense: list[int] = []
         """Moments at which there are more traces than the server gives at once."""
 
     def __iter__(self) -> Iterator[int]:
         """Yield the number of new traces that each window brought."""
-        at = self._end
-        while at > self._start or at == self._end:
-            start = max(self._start, at - self.width)
-            new, count = self._look(start, at, self._limit)
-            if count is None and at - start > self._finest:
-                self.width = max(self._finest, (at - start) // 2)
-                yield new
+        at, pace = self._end, self._pace
+        pace.width = pace.width or self._end - self._start
+        while True:
+            start = max(self._start, at - max(pace.width, self._finest))
+            # A window that may hold far too many is asked for few: they tell how long it may be.
+            careful = pace.fit is not None and at - start > 2 * pace.fit
+            limit = pace.least if careful else pace.limit
+            look, full = self._look(start, at, limit)
+            if full and at - start > self._finest:
+                pace.width = self._shorter(start, at, look, limit)
+                yield look.new
                 continue
-            if count is None:
+            new = look.new
+            if full:
                 new += self._insist(start, at)
-            elif self._check and count > 2 * self._whole and at - start > self._finest:
-                new += self._look_closer(start, at, count)
+            elif self._check and look.new + look.again > 2 * self._whole and at - start > self._finest:
+                new += self._look_closer(start, at, look.new + look.again)
             yield new
             if start == self._start:
                 return
             at = start
-            if count is not None and count * _SPARSE < self._limit:
-                self.width *= 2
+            if pace.fit is not None and (self._aside or (pace.fit < pace.width and new)):
+                pace.width = pace.fit
+            elif (look.new + look.again) * _SPARSE < limit:
+                pace.width *= 2
+            self._aside = False
 
-    def _look(self, start: int, end: int, limit: int) -> tuple[int, int | None]:
-        """Ask once; return (new traces, all traces), the latter None where there may be more."""
+    def _shorter(self, start: int, at: int, look: Look, limit: int) -> int:
+        """Return the length of the window to ask for after a full one."""
+        pace = self._pace
+        if look.spans >= _ROWS * limit:
+            pace.counts_traces = True
+        if look.new and look.spread:
+            pace.fit = max(self._finest, pace.limit * look.spread // (2 * look.new))
+        if look.latest is not None and pace.fit is not None and start < look.latest < at - 2 * pace.fit:
+            self._aside = True  # nothing is expected there
+            return at - look.latest - 1
+        return min((at - start) // 2, pace.fit or at - start)
+
+    def _look(self, start: int, end: int, limit: int) -> tuple[Look, bool]:
+        """Ask once; return what came, and whether there may be more."""
         try:
-            new, again = self._ask(start, end, limit)
+            look = self._ask(start, end, limit)
         except TooLarge:
-            if end - start <= self._finest:
+            if not self._pace.relent() and end - start <= self._finest:
                 raise
-            return 0, None
-        return new, None if new + again >= limit else new + again
+            return Look(0, 0), True
+        except SourceError:  # it may be that the server allows no such limit
+            if not self._pace.relent():
+                raise
+            return self._look(start, end, self._pace.limit)
+        return look, look.new + look.again >= limit
 
     def _insist(self, start: int, end: int) -> int:
         """Ask for more traces of a moment than one answer was to have; return the number of new ones."""
-        limit, found = self._limit, 0
+        limit, found = self._pace.limit, 0
         while limit < _LARGEST_LIMIT:
             limit = min(_LARGEST_LIMIT, limit * 4)
             try:
-                new, count = self._look(start, end, limit)
+                look = self._ask(start, end, limit)
             except SourceError:  # more than the server allows
                 break
-            found += new
-            if count is not None:
+            found += look.new
+            if look.new + look.again < limit:
                 return found
         self.dense.append(start)
         return found
 
     def _look_closer(self, start: int, end: int, count: int) -> int:
         """Search the halves, and theirs where they bring more; return the number of new traces."""
+        if self._pace.counts_traces:
+            return 0
         found, windows = 0, [(start, end)]
         while windows:
             start, end = windows.pop()
             middle = (start + end) // 2
             halves = ((start, middle), (middle, end))
-            looks = [self._look(*half, self._limit) for half in halves]
-            new = sum(each for each, _ in looks)
+            looks = [self._look(*half, self._pace.limit) for half in halves]
+            new = sum(look.new for look, _ in looks)
             found += new
-            if not new and all(all_of_half is not None for _, all_of_half in looks):
+            if not new and not any(full for _, full in looks):
                 self._whole = max(self._whole, count)
             elif end - start > 2 * self._finest:
                 windows += halves
