@@ -27,7 +27,7 @@ from grademl_otel.analyzers.sources.formats.window import END, CutShort, Window
 
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _COMMA = b"{}[],"
 _SPANS: Final = "spans"
-_SMALL: Final = 1 << 12  # bytes of members that no reader is known to want, and how many of them are kept
+_SMALL: Final = 1 << 16  # bytes of members that no reader is known to want, and how many of them are kept
 
 
 class _Resource(msgspec.Struct, gc=False):

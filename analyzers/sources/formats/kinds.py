@@ -11,6 +11,7 @@ import msgspec
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.formats import jaeger_json, kineto, zipkin
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
+from grademl_otel.analyzers.sources.formats.jsonscan import scan
 from grademl_otel.analyzers.sources.formats.otlp_json import read_resource_spans
 
 GROUPS: Final = ("resourceSpans", "resource_spans", "batches")
@@ -32,7 +33,8 @@ KNOWN: Final = frozenset({*BIG, *_OTHER_SIGNALS, *_FAULTS, "processes", "traceID
 MAX_ENVELOPES: Final = 4
 
 _FIRST_KEY: Final = re.compile(rb'\s*(\[?)\s*\{\s*"([^"\\]*)"\s*:\s*')
-_EVENT: Final = re.compile(rb'\s*\[\s*\{[^{}]*"ph"\s*:\s*"')
+_PHASE: Final = re.compile(rb'"ph"\s*:\s*"')
+_FIRST_LOOK: Final = 1 << 16
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NONE_OF_THEM: Final = (
@@ -49,7 +51,17 @@ def first_key(raw: bytes | msgspec.Raw) -> bytes:
 
 def is_events(raw: bytes | msgspec.Raw) -> bool:
     """Whether an array, which may be broken, begins with an event of a profiler."""
-    return _EVENT.match(raw) is not None
+    text = bytes(memoryview(raw)[:_FIRST_LOOK]).lstrip()
+    if not text.startswith(b"["):
+        return False
+    end, comma = scan(text, 1, len(text), True)
+    first = text[1 : comma if comma >= 0 else end if end >= 0 else len(text)]
+    try:
+        return "ph" in _object.decode(first)
+    except msgspec.ValidationError:
+        return False
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _PHASE.search(first) is not None
 
 
 def read(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger, depth: int = 0) -> None:
@@ -144,7 +156,7 @@ def _read_object(
     # An empty object below an envelope is an empty trace: protobuf's JSON leaves out what is empty.
     if any(key in given for key in _OTHER_SIGNALS):
         ledger.passed_over += 1
-    elif depth == 0:
+    elif depth == 0 or top:
         raise Unreadable(_NONE_OF_THEM)
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
@@ -102,7 +103,7 @@ class _Spans:
         attributes = resource(members, bool(_PYTORCH_CATEGORIES & set(profile.number.categories)))
         key = ("kineto", repr(sorted(attributes.items())))
         self._resource_ix = builder.resource(key, lambda _: attributes)
-        self._seed = self._digest(repr((self._base, sorted(members.items()))))
+        self._seed = self._digest(repr((self._base, key, decoded(members.get("trace_id", b"")))))
 
     def add(self, ledger: Ledger) -> None:
         lanes = self._lanes()
@@ -220,12 +221,10 @@ class _Spans:
         """Return the thread that begins the steps, else the first of a process, else the busiest one."""
         if not threads:
             return None
-        first = 0
         for marks in self._profile.marks:
             step = next((ix for ix, name in enumerate(marks.names) if name.startswith(_STEP)), None)
             if step is not None and int(marks.place[step]) in threads:
                 return int(marks.place[step])
-            first += len(marks.names)
         of_process = [
             ix for (pid, tid), ix in self._profile.number.places.items() if pid == tid and ix in threads
         ]
@@ -238,7 +237,7 @@ class _Spans:
         for array in (self._start, self._end):
             of.update(np.ascontiguousarray(array[: 1 << 12]).tobytes())
             of.update(len(array).to_bytes(8, "big"))
-        for name in self._profile.marks[0].names[:64]:
+        for name in islice(chain.from_iterable(marks.names for marks in self._profile.marks), 1 << 12):
             of.update(name.encode("utf-8", "replace"))
         digest = of.digest()
         return np.uint64(int.from_bytes(digest[:8], "big") | 1), np.uint64(int.from_bytes(digest[8:], "big"))
