@@ -374,7 +374,6 @@ def test_strict_answers_and_then_fails(tmp_path: Path, capsys: pytest.CaptureFix
         (["case21.json"], 3, "no such file or folder; did you mean case12.json?"),
         (["nowhere/at/all.json"], 3, "no such file or folder"),
         (["ftp://host"], 2, "unknown kind of SOURCE ftp://"),
-        (["tempo://host"], 2, "not supported yet"),
         (["report", "--jsn"], 2, "--json"),
         (["report", "-f", "csv"], 2, "'csv' is not one of"),
         (["report", "case12.json", "--json", "-f", "markdown"], 2, "contradict"),

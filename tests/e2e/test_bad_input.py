@@ -147,10 +147,6 @@ def test_an_unknown_scheme(tmp_path: Path) -> None:
     refused(["report", "zipkin://host:9411"], tmp_path, USAGE, "zipkin", "jaeger://")
 
 
-def test_a_source_for_later(tmp_path: Path) -> None:
-    refused(["report", "tempo://host:3200"], tmp_path, USAGE, "tempo", "not supported")
-
-
 @pytest.mark.parametrize("port", ["x", "99999", "-1"])
 def test_a_port_that_is_none(port: str, tmp_path: Path) -> None:
     refused(["report", f"jaeger://host:{port}"], tmp_path, USAGE, "port")
