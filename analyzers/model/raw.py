@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -127,8 +128,8 @@ class RawStore:
         stays[:1] = False
         for ixs in (some, others):
             stays[1:] &= (np.diff(self.column[ixs]) == 0) & (np.diff(self.row[ixs]) == 1)
-        begins = np.flatnonzero(~stays)
-        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(some)], strict=True):
+        bounds = [*np.flatnonzero(~stays).tolist(), len(some)]
+        for begin, end in pairwise(bounds):
             if end - begin >= _BLOCK:  # what was read twice was mostly read in the same order
                 ours, theirs = (self._block(ixs[begin], ixs[end - 1]) for ixs in (some, others))
                 same[begin:end] = ours == theirs
