@@ -150,7 +150,7 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
         quantiles = None if values is None else Quantiles.of(values)
         if quantiles is not None:
             if part in _TOLD:
-                ns = cells.calibrated(top, part)
+                ns = cells.calibrated(top, part, run.steps.rank[steady])
             phases.append(
                 PhaseOfStep(
                     phase=NAMES[top if part is None else part],
@@ -244,11 +244,19 @@ class _Cells:
             return self.sums(top, part)[self._told] if self._told.any() else None
         return self.sums(top, part) if self._count else None
 
-    def calibrated(self, top: int, part: int) -> int:
-        """Return the ns of ``part`` in all rows, from its share of ``top`` in those that tell of it."""
-        whole = self.sums(top, None)
-        known = int(whole[self._told].sum())
-        return int(self.sums(top, part)[self._told].sum()) * int(whole.sum()) // known if known else 0
+    def calibrated(self, top: int, part: int, rank: IntArray) -> int:
+        """Return the ns of ``part`` in all rows, from its share of ``top`` in those of the rank that tell of
+        it; for a rank without such rows from that in those of all. ``rank`` is that of each row.
+        """
+        whole, parts = self.sums(top, None), self.sums(top, part)
+        known, pooled = int(whole[self._told].sum()), int(parts[self._told].sum())
+        total = 0
+        for one in np.unique(rank).tolist():
+            mine = rank == one
+            of_rank = int(whole[mine & self._told].sum())
+            share = (int(parts[mine & self._told].sum()), of_rank) if of_rank else (pooled, known)
+            total += share[0] * int(whole[mine].sum()) // share[1] if share[1] else 0
+        return total
 
 
 def _ranked(top: IntArray, name: IntArray, length: IntArray) -> list[tuple[int, int | None, int]]:

@@ -41,8 +41,10 @@ def population(
     entries = [_entry(key, times, len(paths), total, tail, middle) for key, times in per_trace.items()]
     entries.sort(key=lambda entry: (-entry.path_ns, entry.key))
     if not told:
-        nothing = {"p50_ns": None, "p95_ns": None, "p99_ns": None, "tail_minus_median_ns": None}
-        entries = [replace(entry, **nothing) for entry in entries]
+        entries = [
+            replace(entry, p50_ns=None, p95_ns=None, p99_ns=None, tail_minus_median_ns=None)
+            for entry in entries
+        ]
     shown = entries if top is None else entries[:top]
     omitted = entries[len(shown) :]
     return PopulationInfo(
