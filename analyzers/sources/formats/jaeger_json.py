@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -111,7 +112,7 @@ class TraceReader:
     def __init__(self, builder: Any, ledger: Ledger) -> None:
         self._builder = builder
         self._ledger = ledger
-        self._held: list[tuple[SpanBatch, Sequence[_Process | str]]] = []
+        self._held: deque[tuple[SpanBatch, Sequence[_Process | str]]] = deque()
         self._count = 0
 
     def add(self, raw: bytes, trace_id: bytes | None) -> None:
@@ -127,9 +128,8 @@ class TraceReader:
     def finish(self, processes: bytes | None) -> None:
         """Hand on what was taken; raise Unreadable when ``processes`` are none."""
         known = _decoded(_processes, processes) if processes else {}
-        for batch, of_process in self._held:
-            self._builder.add(_placed(batch, of_process, known, self._builder))
-        self._held.clear()
+        while self._held:  # let go one by one: the builder has its own by then
+            self._builder.add(_placed(*self._held.popleft(), known, self._builder))
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:

@@ -73,7 +73,7 @@ def read(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger, depth: int = 0)
         raise Unreadable("too many envelopes in each other")
     first = bytes(memoryview(raw)[:64]).lstrip()[:1]
     if first not in (b"{", b"["):
-        raise NotJson("no JSON")
+        raise NotJson("no JSON") if depth == 0 else Unreadable(_NONE_OF_THEM)
     begins = _FIRST_KEY.match(raw)
     if begins is not None and not begins.group(1) and begins.group(2) == b"resourceSpans":
         inner = _alone(memoryview(raw)[begins.end() :])
@@ -81,13 +81,22 @@ def read(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger, depth: int = 0)
             return
     try:
         if first == b"[":
-            _read_list(raw, builder, ledger, depth)
+            if _read_list(raw, builder, ledger):
+                return
+            items = _list.decode(raw)
         else:
-            _read_object(raw, _object.decode(raw), builder, ledger, depth)
+            top = _object.decode(raw)
     except msgspec.ValidationError:
         raise Unreadable(_NONE_OF_THEM) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise NotJson(_why(error)) from None
+    try:
+        if first == b"[":
+            _read_items(raw, items, builder, ledger, depth)
+        else:
+            _read_object(raw, top, builder, ledger, depth)
+    except NotJson as fault:  # within what is JSON as a whole, as far as a decoder looks that skips it
+        raise Unreadable(str(fault)) from None
 
 
 def read_groups(raw: bytes | memoryview | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
@@ -115,19 +124,26 @@ def _read_alone(groups: memoryview, builder: Any, ledger: Ledger) -> bool:
     return True
 
 
-def _read_list(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger, depth: int) -> None:
+def _read_list(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> bool:
+    """Read an array at once if all of it is of a kind for which that is known; return whether it was."""
     key = first_key(raw)
     if key in (b"traceID", b"processes") and jaeger_json.read_traces(raw, builder, ledger):
-        return
+        return True
     if is_events(raw):
         kineto.read_events(raw, builder, ledger)
-        return
-    items = _list.decode(raw)
+        return True
+    return False
+
+
+def _read_items(
+    raw: bytes | msgspec.Raw, items: list[msgspec.Raw], builder: Any, ledger: Ledger, depth: int
+) -> None:
     if items and zipkin.is_span(items[0]):
         zipkin.read_spans(raw, builder, ledger)
         return
     for item in items:
-        read(item, builder, ledger, depth + 1)
+        if bytes(item) != b"null":
+            read(item, builder, ledger, depth + 1)
 
 
 def _read_object(
