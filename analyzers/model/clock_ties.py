@@ -29,6 +29,8 @@ _AGREED: Final = 0.9
 """Part of the calls that must allow one and the same difference; else the clocks drift, or were set."""
 _STRAYS: Final = 0.01
 """Part of the calls that may contradict two clocks that agree."""
+_ENOUGH: Final = 100_000
+"""Members of collectives that are looked at."""
 _MIDDLE: Final = (0.025, 0.975)
 
 
@@ -127,6 +129,7 @@ class Meetings:
         found = ixs[:0]
         if semconv.COLLECTIVE in spans.names:
             found = ixs[spans.name_ix[ixs] == spans.names.index(semconv.COLLECTIVE)]
+            found = _some_traces(spans, found)
         keys: dict[str, int] = {}
         kept: list[tuple[int, int]] = []
         for ix in found.tolist():
@@ -190,6 +193,15 @@ class Meetings:
             spread = max(spread, int(np.abs(apart - middle).max()))  # it drifts, or was set
         error = max(spread, int(self.shortest[a].min()))
         return Tie(middle, error, len(here), abs(middle) <= error and least <= 0 <= most)
+
+
+def _some_traces(spans: SpanColumns, ixs: IntArray) -> IntArray:
+    """Return ``ixs``, of very many those of some traces, spread evenly: members of a collective share one."""
+    if len(ixs) <= _ENOUGH:
+        return ixs
+    traces, first = np.unique(spans.trace_lo[ixs], return_index=True)
+    in_time = traces[np.argsort(spans.start[ixs[first]])]
+    return ixs[np.isin(spans.trace_lo[ixs], in_time[:: -(-len(ixs) // _ENOUGH)])]
 
 
 def _key_of_equals(said: dict[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from grademl_otel import analyzers
 from grademl_otel.analyzers.cli.app import run as command
 from grademl_otel.analyzers.diagnosis import stragglers
 from grademl_otel.analyzers.graph import lane_budget, trace_paths
+from grademl_otel.analyzers.model import clock_ties
 from grademl_otel.analyzers.model.clocks import ClockRule, clocks_of_traces
 from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_INTERNAL, KIND_SERVER, SpanColumns
 from grademl_otel.analyzers.model.run import Run, build_run
@@ -192,6 +193,17 @@ def test_hosts_that_nothing_ties_but_that_ran_at_one_time(recorded: bytes, tmp_p
     near = run_of(tmp_path, losses.shifted(bare, "node-1", -30 * MS))
     assert near.clocks is not None
     assert (near.clocks.clocks[1].error_ns, near.clocks.clocks[1].applied) == (None, False)
+
+
+def test_of_very_many_collectives_some_tell(
+    recorded: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_ties, "_ENOUGH", 80)
+    run = run_of(tmp_path, losses.shifted(recorded, "node-1", -30 * MS))
+    assert run.clocks is not None
+    other = run.clocks.clocks[1]
+    assert (other.applied, other.pairs) == (True, 20)
+    assert abs(other.offset_ns + 30 * MS) <= (other.error_ns or 0)
 
 
 # --- Traces of others --------------------------------------------------------------------------------------
