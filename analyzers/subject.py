@@ -134,10 +134,6 @@ def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
 def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
     """Return the roots of the traces in which a span is as the query asks for."""
     match = matches(spans, selection_of(query))
-    hits = np.flatnonzero(match)
-    wanted = set(zip(spans.trace_hi[hits].tolist(), spans.trace_lo[hits].tolist(), strict=True))
-    return [
-        root
-        for root in trace_roots(spans)
-        if (int(spans.trace_hi[root]), int(spans.trace_lo[root])) in wanted
-    ]
+    wanted = np.zeros(len(spans), bool)  # by number of trace
+    wanted[spans.trace_ix[match]] = True
+    return [root for root in trace_roots(spans) if wanted[spans.trace_ix[root]]]

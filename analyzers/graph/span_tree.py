@@ -9,6 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
 Lane = tuple[int | None, str]
@@ -138,24 +139,20 @@ def trace_roots(spans: SpanColumns) -> list[int]:
     """
     if not len(spans):
         return []
-    usable = spans.possible
+    usable, trace = spans.possible, spans.trace_ix
     # 0 root, 1 orphan, 2 child; a span with impossible times only when its trace has no other.
     standing = np.where(spans.parent_ix == -1, 0, np.where(spans.parent_ix < 0, 1, 2)) + 3 * ~usable
+    rooted = np.zeros(len(spans), bool)  # by number of trace
+    rooted[trace[standing == 0]] = True
+    some = np.flatnonzero((standing == 0) | ~rooted[trace])
     alphabetical = np.argsort(np.argsort(np.array(spans.names, dtype=object), kind="stable"), kind="stable")
-    order = np.lexsort(
-        (
-            alphabetical[spans.name_ix],
-            spans.start,
-            -(spans.end - spans.start),
-            standing,
-            spans.trace_lo,
-            spans.trace_hi,
+    duration = spans.end[some] - spans.start[some]
+    order = some[
+        np.lexsort(
+            (alphabetical[spans.name_ix[some]], spans.start[some], -duration, standing[some], trace[some])
         )
-    )
-    hi, lo = spans.trace_hi[order], spans.trace_lo[order]
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-    roots = order[first]
+    ]
+    roots = order[changes(trace[order])]
     by_start = np.lexsort((alphabetical[spans.name_ix[roots]], spans.end[roots], spans.start[roots]))
     found: list[int] = roots[by_start].tolist()
     return found

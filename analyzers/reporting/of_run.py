@@ -102,9 +102,8 @@ def ranks_of_run(telemetry: Telemetry, run: Run) -> RanksDocument:
 
 
 def _source(telemetry: Telemetry, run: Run) -> SourceInfo:
-    mine = run.span_ixs
-    traces = set(zip(run.spans.trace_hi[mine].tolist(), run.spans.trace_lo[mine].tolist(), strict=True))
-    return SourceInfo(telemetry.uri, run.run_id, run.attempt, run.fit[0], len(traces))
+    traces = len(np.unique(run.spans.trace_ix[run.span_ixs]))
+    return SourceInfo(telemetry.uri, run.run_id, run.attempt, run.fit[0], traces)
 
 
 def _completeness(run: Run, paths: Sequence[Path] = ()) -> CompletenessInfo:
