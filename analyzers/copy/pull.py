@@ -25,7 +25,10 @@ from grademl_otel.analyzers.errors import (
 )
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.base import Piece, Progress, Selection, Source, no_progress
+from grademl_otel.analyzers.sources.containers import NotTelemetry
 
+_LINES: Final = 20
+"""So many lines about what pieces lost are told; the copy has them all."""
 _FAILURES_IN_A_ROW: Final = 5
 """After so many a server is taken for away."""
 
@@ -80,7 +83,7 @@ def pull(
             selection = _begin(folder, manifest, origin)
             return _Pull(source, folder, manifest, selection, progress).run()
         finally:
-            empty = not any(manifest.counts())
+            empty = not manifest.counts()[2]
             manifest.close()
             if empty:
                 remove_copy(folder)
@@ -122,18 +125,20 @@ class _Pull:
         self._fewer = 0
         self._total: int | None = None
         self._failures: list[SourceError] = []
+        self._strangers: list[SourceError] = []
+        self._told: dict[str, None] = {}
 
     def run(self) -> Pulled:
         """Copy, and say what became of it."""
         try:
             self._copy_all()
-            self._end(complete=not self._failures)
+            self._end(complete=not self._failures and self._ledger.broken is None)
         except KeyboardInterrupt:
             self._end(complete=False)
             raise Interrupted(f"interrupted: {self._so_far()}") from None
         except SourceError as error:  # the source cannot even tell what it has
             self._end(complete=False)
-            if not self._manifest.counts()[0]:
+            if not self._manifest.counts()[2]:
                 raise
             self._failures.append(error)
         return self._pulled()
@@ -146,6 +151,8 @@ class _Pull:
             try:
                 self._copy(piece)
                 in_a_row = 0
+            except NotTelemetry as error:  # as another program's settings in a folder, missed by nobody
+                self._strangers.append(error)
             except SourceError as error:
                 self._failures.append(error)
                 in_a_row += 1
@@ -168,10 +175,12 @@ class _Pull:
             self._fewer += 1
             return
         self._writer.keep(copied)
+        self._told.update(dict.fromkeys(copied.ledger.warnings[: _LINES - len(self._told)]))
         self._copied += 1
 
     def _end(self, complete: bool) -> None:
         self._writer.flush()
+        self._ledger.warnings += map(str, self._strangers)
         if self._fewer:
             self._ledger.warnings.append(
                 f"{self._source.uri}: {self._fewer} pieces have fewer spans there than were copied before;"
@@ -186,16 +195,19 @@ class _Pull:
         of = f" of {known:,}" if known > done else ""
         return f"copied {done:,}{of} pieces, {spans:,} spans; run the same command again to go on"
 
+    def _nothing(self) -> GrademlError:
+        return NothingFound(f"{self._source.uri}: no spans in it match, or not yet")
+
     def _pulled(self) -> Pulled:
-        done, waiting, spans = self._manifest.counts()
-        if not done and not waiting:
-            raise NothingFound(f"{self._source.uri}: nothing in it matches; see `grademl runs`")
+        done, _, spans = self._manifest.counts()
+        if not spans:
+            raise next(iter(self._failures + self._strangers), self._nothing())
         error = None
         if self._failures:
-            if not done:
-                raise self._failures[0]
             more = f" (and {len(self._failures) - 1} more)" if len(self._failures) > 1 else ""
             error = SourceError(f"{self._failures[0]}{more}; {self._so_far()}")
+        elif self._ledger.broken is not None:
+            error = SourceError(f"{self._ledger.broken}; the rest was copied")
         files = self._manifest.files()
         return Pulled(
             source=self._source.uri,
@@ -206,6 +218,6 @@ class _Pull:
             spans=spans,
             files=len(files),
             bytes=sum(file.bytes for file in files),
-            warnings=self._ledger.warnings,
+            warnings=[*self._ledger.warnings, *self._told],
             error=error,
         )

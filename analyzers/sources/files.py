@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from grademl_otel.analyzers.copy import is_copy
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
@@ -138,6 +139,11 @@ def read_series(
 
     ``told`` is called with the number of bytes of each block that is read. Raises as `read_blocks` does.
     """
+    if is_copy(str(series[0])):
+        from grademl_otel.analyzers.copy.layout import read_table  # brings pyarrow
+
+        read_table(series[0], builder)
+        return
     if len(series) == 1:
         read_blocks(blocks_of(series[0], told), str(series[0]), builder, ledger, max_bytes)
         return

@@ -418,3 +418,44 @@ def test_a_copy_can_be_read_where_nothing_can_be_written(tmp_path: Path, pieces:
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     read(folder)
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_a_copy_can_be_read_while_it_is_written(
+    tmp_path: Path, pieces: dict[str, bytes], small_files: None
+) -> None:
+    folder, seen = tmp_path / "copy", []
+
+    def look(key: str) -> None:
+        if key == "piece-009":
+            seen.append(read(folder))
+
+    copied(InPieces(pieces, before_piece=look), folder)
+    assert 0 < len(seen[0].spans) < len(read(folder).spans)
+    assert "unfinished" in str(seen[0].ledger.broken)
+
+
+def test_files_of_a_copy_by_a_glob(tmp_path: Path, pieces: dict[str, bytes], small_files: None) -> None:
+    copied(InPieces(pieces), tmp_path / "copy")
+    assert len(read(tmp_path / "copy" / "*.parquet").spans) == len(read(tmp_path / "copy").spans)
+
+
+def test_what_is_no_telemetry_in_a_folder_is_noted(
+    tmp_path: Path, pieces: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    (folder / "run.jsonl").write_bytes(b"".join(pieces.values()))
+    (folder / "settings.json").write_text('{"theme": "dark"}')
+    assert run(["pull", str(folder), "-o", str(tmp_path / "copy"), "--json"]) == 0
+    assert "settings.json" in json.loads(capsys.readouterr().out)["warnings"][0]
+    same(open_source(str(folder)).read(EVERYTHING), read(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"theme": "dark"}\n', b"\n\n"])
+def test_nothing_to_copy_leaves_nothing(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some.json").write_bytes(content)
+    assert run(["pull", str(tmp_path / "some.json"), "-o", str(tmp_path / "copy")]) in (3, 5)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "copy").exists()
