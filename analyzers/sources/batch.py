@@ -28,7 +28,10 @@ class LinkBatch:
 
 @dataclass(frozen=True)
 class SpanBatch:
-    """Spans in the order read. Readers repair nothing: duplicates, order and parents are the builder's."""
+    """Spans in the order read. Readers repair nothing: duplicates, order and parents are the builder's.
+
+    A batch of a thousand spans costs little more than one of three, so readers of small traces collect some.
+    """
 
     trace_hi: IdArray
     trace_lo: IdArray
