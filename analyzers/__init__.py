@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from grademl_otel.analyzers.api import critical_path, dependency_graph, ranks, report, runs
     from grademl_otel.analyzers.errors import GrademlError
+    from grademl_otel.analyzers.model.clocks import ClockRule
     from grademl_otel.analyzers.reporting.document import to_dict
     from grademl_otel.analyzers.reporting.text import render
     from grademl_otel.analyzers.selection import StepRange
@@ -19,6 +20,7 @@ _HOMES = {
     "ranks": "api",
     "report": "api",
     "runs": "api",
+    "ClockRule": "model.clocks",
     "GrademlError": "errors",
     "StepRange": "selection",
     "render": "reporting.text",
@@ -26,6 +28,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ClockRule",
     "GrademlError",
     "StepRange",
     "critical_path",

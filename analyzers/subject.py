@@ -50,6 +50,8 @@ class Subject:
 
 def read_subject(query: Query) -> Subject:
     """Read what ``query`` asks for. Traces are the subject when it names any, or there is no run of ours."""
+    if query.every_attempt:
+        raise UsageError("an answer is about one attempt: ask for each of them, see `answers.each_attempt`")
     telemetry = open_query(query).read(selection_of(query))
     if query.traces or query.operation is not None or query.attributes or _names_traces(query.source):
         return _traces(telemetry, query)

@@ -619,7 +619,8 @@ class _Outside:
         ends = [*rows.end[mine[-1:]].tolist(), *self._eval_end.tolist(), *work_ends.tolist()]
         self._finish = min(max(ends), self._high) if ends else None
         covered = run.completeness.coverage.get(rank)
-        self._holes = [] if covered is None else list(covered.holes)
+        holes = () if covered is None else covered.holes
+        self._holes = np.array(holes, np.int64).reshape(-1, 2)
         self._evaluated = covered is None or not covered.evaluation_missing
 
     def _evaluations(
@@ -644,8 +645,9 @@ class _Outside:
     def changes(self) -> IntArray:
         """Return the times at which the name may change, besides the bounds of rows and scopes."""
         marks = [self._low, self._high, *(t for t in (self._begin, self._finish) if t is not None)]
-        marks += [edge for hole in self._holes for edge in hole]
-        return np.concatenate([np.array(marks, np.int64), self._eval_start, self._eval_end])
+        return np.concatenate(
+            [np.array(marks, np.int64), self._holes.ravel(), self._eval_start, self._eval_end]
+        )
 
     def names(self, canvas: Canvas) -> IntArray:
         """Return the name of each piece of ``canvas``, as if it lay outside rows."""
@@ -659,8 +661,9 @@ class _Outside:
             name[at >= self._finish] = _INDEX[UNTRACED]
         if self._begin is not None:
             name[at < self._begin] = _INDEX[START_UP]
-        for start, end in self._holes:
-            name[(at >= start) & (at < end)] = _INDEX[UNTRACED]
+        hole = canvas.blank()
+        canvas.paint(hole, self._holes[:, 0], self._holes[:, 1], np.zeros(len(self._holes), np.int64))
+        name[hole >= 0] = _INDEX[UNTRACED]
         evaluation = canvas.blank()
         canvas.paint(evaluation, self._eval_start, self._eval_end, np.zeros_like(self._eval_start))
         name[evaluation >= 0] = _INDEX[semconv.EVALUATE]

@@ -25,6 +25,7 @@ from grademl_otel.analyzers.units import count
 BoolArray = npt.NDArray[np.bool_]
 
 _LAUNCHED_IN: Final = "parent"
+_LISTED: Final = 8
 _MAX_RANKS: Final = 1 << 17
 
 
@@ -100,6 +101,17 @@ class Attempt:
         """Bring the times of all hosts to those of one clock, as ``rule`` says."""
         found = clocks_of_run(self.spans, self.possible_ixs, self.ranks, rule)
         self.spans, self.clocks = found.correct(self.spans), replace(found, corrected=True)
+
+    def untied(self) -> list[str]:
+        """Return a line on the hosts whose clocks nothing ties to that of the first."""
+        clocks = self.clocks.clocks if self.clocks is not None else []
+        hosts = [clock.host for clock in clocks if clock.error_ns is None]
+        if not hosts:
+            return []
+        listed = ", ".join(hosts[:_LISTED]) + (f" and {len(hosts) - _LISTED:,} more" * (len(hosts) > _LISTED))
+        return [
+            f"nothing ties the clock of {listed} to that of {clocks[0].host}: times are as each showed them"
+        ]
 
     def corrected(self, time: int, rank: int) -> int:
         """Return ``time``, which a process of ``rank`` told in an attribute, by the same clock."""

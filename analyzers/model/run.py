@@ -178,7 +178,7 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
     }
     completeness = judge(evidence, census)
     completeness.notes = [*beside, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
-    completeness.notes += [*given_up(parts), *unfinished]
+    completeness.notes += [*given_up(parts), *unfinished, *attempt.untied()]
     return Run(
         run_id=attempt.run_id,
         attempt=attempt.attempt,

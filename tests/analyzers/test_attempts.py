@@ -120,6 +120,11 @@ def test_every_attempt_and_a_trace_contradict_each_other() -> None:
         Query.of(None, every_attempt=True, traces=["1"])
 
 
+def test_one_answer_is_about_one_attempt(twice: Path) -> None:
+    with pytest.raises(UsageError, match="each of them"):
+        analyzers.report(twice, every_attempt=True)
+
+
 # --- Lifetimes of processes ---------------------------------------------------------------------------------
 
 

@@ -193,6 +193,9 @@ def test_hosts_that_nothing_ties_but_that_ran_at_one_time(recorded: bytes, tmp_p
     near = run_of(tmp_path, losses.shifted(bare, "node-1", -30 * MS))
     assert near.clocks is not None
     assert (near.clocks.clocks[1].error_ns, near.clocks.clocks[1].applied) == (None, False)
+    assert near.completeness.notes == [
+        "nothing ties the clock of node-1 to that of node-0: times are as each showed them"
+    ]
 
 
 def test_of_very_many_collectives_some_tell(
