@@ -11,6 +11,7 @@ import click
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer
 from grademl_otel.analyzers.cli.copying import pull, push
+from grademl_otel.analyzers.cli.examining import doctor
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
     Style,
@@ -116,6 +117,7 @@ def critical_path(**options: Any) -> Outcome:
 grademl.add_alias("path", "critical-path")
 grademl.add_command(pull)
 grademl.add_command(push)
+grademl.add_command(doctor)
 
 
 def _of_attempts(
