@@ -6,7 +6,7 @@ A machine that cannot have a server skips the tests that need one and says why; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from .support import servers
 from .support.needed import cannot_be_had, on_ci
 
 StartCollector = Callable[..., servers.Collector]
-"""`start(config, environ)`: a Collector that runs collector-config/`config` until the end of the test."""
+"""`start(config, environ, flags)`: a Collector that runs collector-config/`config` until the test ends."""
 
 
 def pytest_sessionstart() -> None:
@@ -68,8 +68,10 @@ def module_collector(
 def _collectors(folders: pytest.TempPathFactory) -> Iterator[StartCollector]:
     with ExitStack() as running:
 
-        def start(config: str, environ: Mapping[str, str] | None = None) -> servers.Collector:
-            server = servers.start_collector(config, folders.mktemp("collector"), environ)
+        def start(
+            config: str, environ: Mapping[str, str] | None = None, flags: Sequence[str] = ()
+        ) -> servers.Collector:
+            server = servers.start_collector(config, folders.mktemp("collector"), environ, flags)
             running.enter_context(servers.stopping(server))
             return server
 

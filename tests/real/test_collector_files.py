@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from grademl_otel.analyzers.model.metrics import CUMULATIVE, DELTA, MetricPoints
 from grademl_otel.analyzers.sources import Selection, open_source
+from grademl_otel.analyzers.sources.compression import compression
 from grademl_otel.analyzers.sources.metrics import read_metrics
 
 from ..analyzers.test_every_format import expected, found, lossless, same
@@ -31,7 +32,7 @@ FORMATS: Final = {
     "proto_zstd": "format: proto, compression: zstd",
 }
 ROTATED: Final = "rotated"
-_BULK: Final = 4000
+_BULK: Final = 2000
 """Spans with which the file that rotates at 1 MiB does so several times."""
 
 CONFIG: Final = """\
@@ -60,7 +61,7 @@ EXPORTER: Final = """\
 
 def bulk() -> list[Span]:
     resource, scope = Resource("bulk"), Scope("many")
-    text = {"text": "x" * 600}
+    text = {"text": "x" * 1400}
     return [
         Span(
             7,
@@ -86,12 +87,20 @@ class Written:
 @pytest.fixture(scope="module")
 def written(module_collector: StartCollector, tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Files of a Collector that was sent a telemetry and ended."""
+    collector = module_collector(str(configured(tmp_path_factory)))
+    return sent(collector, [*SPANS, NOT_JSON, *bulk()])
+
+
+def configured(folders: pytest.TempPathFactory) -> Path:
     exporters = "".join(EXPORTER.format(name=name, settings=settings) for name, settings in FORMATS.items())
     names = ", ".join(f"file/{name}" for name in FORMATS)
-    config = tmp_path_factory.mktemp("config") / "files.yaml"
+    config = folders.mktemp("config") / "files.yaml"
     config.write_text(CONFIG.format(exporters=exporters, names=names))
-    collector = module_collector(str(config))
-    spans = [*SPANS, NOT_JSON, *bulk()]
+    return config
+
+
+def sent(collector: Collector, spans: Sequence[Span]) -> Written:
+    """Send metrics and ``spans``, and let the Collector end."""
     send(collector, "metrics", metrics().SerializeToString())
     for trace in by_trace(spans):
         for some in batched(list(trace), 250):
@@ -162,6 +171,18 @@ def test_rotated_files_are_one(written: Written) -> None:
         same(found(telemetry.spans), expected("OTLP protobuf", written.spans))
         lossless(telemetry)
         assert telemetry.ledger.warnings == []
+
+
+def test_files_that_are_compressed_as_a_whole(
+    collector: StartCollector, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    gate = "--feature-gates=exporter.file.nativeCompression"
+    written = sent(collector(str(configured(tmp_path_factory)), flags=[gate]), SPANS)
+    for name in ("json_zstd", "proto_zstd"):
+        assert compression(next((written.folder / name).iterdir()).read_bytes()) == "zstd"
+        telemetry = open_source(str(written.folder / name)).read(Selection())
+        same(found(telemetry.spans), expected("OTLP protobuf"))
+        lossless(telemetry)
 
 
 def test_metrics_come_back_from_the_files_that_hold_spans_too(written: Written) -> None:

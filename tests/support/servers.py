@@ -133,7 +133,7 @@ def start_jaeger(folder: Path) -> Jaeger:
         filled = JAEGER_CONFIG.format(query=query, query_grpc=query_grpc, otlp_grpc=grpc, otlp_http=http)
         config.write_text(filled, encoding="utf-8")
         log = folder / "jaeger.log"
-        process = _spawn([str(binary("jaeger")), "--config", str(config)], folder, log)
+        process = spawn([str(binary("jaeger")), "--config", str(config)], folder, log)
         server = Jaeger(
             name="jaeger",
             process=process,
@@ -146,10 +146,12 @@ def start_jaeger(folder: Path) -> Jaeger:
         _wait_ready(server, f"{server.query_url}/api/v3/services", [query_grpc, grpc, http])
         return server
 
-    return _with_fresh_ports(attempt)
+    return with_fresh_ports(attempt)
 
 
-def start_collector(config: str, folder: Path, environ: Mapping[str, str] | None = None) -> Collector:
+def start_collector(
+    config: str, folder: Path, environ: Mapping[str, str] | None = None, flags: Sequence[str] = ()
+) -> Collector:
     """Run collector-config/`config` with its listeners on free ports and its data in `folder`."""
 
     def attempt() -> Collector:
@@ -165,12 +167,12 @@ def start_collector(config: str, folder: Path, environ: Mapping[str, str] | None
         quiet = folder / "quiet.yaml"
         quiet.write_text(QUIET, encoding="utf-8")
         log = folder / "collector.log"
-        command = [str(binary("collector"))]
+        command = [str(binary("collector")), *flags]
         for path in (COLLECTOR_CONFIGS / config, quiet):
             command += ["--config", str(path)]
         server = Collector(
             name=f"collector {config}",
-            process=_spawn(command, folder, log, settings),
+            process=spawn(command, folder, log, settings),
             log=log,
             otlp_grpc=f"http://127.0.0.1:{grpc}",
             otlp_http=f"http://127.0.0.1:{http}",
@@ -179,7 +181,7 @@ def start_collector(config: str, folder: Path, environ: Mapping[str, str] | None
         _wait_ready(server, f"http://127.0.0.1:{health}/", [grpc, http])
         return server
 
-    return _with_fresh_ports(attempt)
+    return with_fresh_ports(attempt)
 
 
 @contextmanager
@@ -199,7 +201,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0
         time.sleep(0.1)
 
 
-def _spawn(
+def spawn(
     command: Sequence[str], folder: Path, log: Path, settings: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     # OTEL_* and GRADEML_* of the caller would configure the server's own telemetry or its pipeline.
@@ -217,8 +219,17 @@ def _spawn(
 
 
 def _wait_ready(server: Server, url: str, ports: Sequence[int]) -> None:
+    _wait(server, lambda: _answers(url) and all(_accepts(port) for port in ports))
+
+
+def wait_ports(server: Server, ports: Sequence[int]) -> None:
+    """Wait until `server` listens on all `ports`."""
+    _wait(server, lambda: all(_accepts(port) for port in ports))
+
+
+def _wait(server: Server, ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not (_answers(url) and all(_accepts(port) for port in ports)):
+    while not ready():
         server.check_alive()
         if time.monotonic() > deadline:
             server.stop()
@@ -242,7 +253,7 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _with_fresh_ports(attempt: Callable[[], S]) -> S:
+def with_fresh_ports(attempt: Callable[[], S]) -> S:
     """Between finding a port free and a server's binding it, another process may take it: try again."""
     for left in reversed(range(PORT_ATTEMPTS)):
         try:
