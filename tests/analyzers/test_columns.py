@@ -399,3 +399,32 @@ def test_of_a_shared_id_the_server_span_has_the_children() -> None:
         assert parents[spans.index(server)] == spans.index(client)
         assert parents[spans.index(client)] == parents[spans.index(inner)] == ORPHAN
         assert parents[spans.index(other)] == NO_PARENT
+
+
+@given(st.lists(SPANS, max_size=8), st.data())
+@settings(deadline=None)
+def test_what_is_taken_is_whole(spans: list[B], data: st.DataObject) -> None:
+    builder = SpanBuilder(99)
+    builder.add(batch(spans))
+    columns = builder.finish(Ledger())
+    mask = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(columns), max_size=len(columns))), np.bool_
+    )
+    kept = np.flatnonzero(mask)
+    taken = take(columns, kept)
+    assert [told(taken, ix) for ix in range(len(taken))] == [told(columns, ix) for ix in kept.tolist()]
+    new_ix = {old: new for new, old in enumerate(kept.tolist())}
+    for old, new in new_ix.items():
+        parent = int(columns.parent_ix[old])
+        assert int(taken.parent_ix[new]) == (parent if parent < 0 else new_ix.get(parent, ORPHAN))
+    links = zip(columns.links.span_ix.tolist(), columns.links.span_id.tolist(), strict=True)
+    left = zip(taken.links.span_ix.tolist(), taken.links.span_id.tolist(), strict=True)
+    assert list(left) == [(new_ix[ix], span) for ix, span in links if ix in new_ix]
+
+
+def test_keys_are_looked_for_before_anything_is_decoded() -> None:
+    builder = SpanBuilder(9)
+    raws = [b'[{"key":"a.b"}]', b'[{"key":"a\\u002eb"}]', b'[{"key":"ab"}]', b""]
+    builder.add(batch([B(1, own, 0, raw=raw) for own, raw in enumerate(raws, 1)]))
+    store = builder.finish(Ledger()).raw_attributes
+    assert [store.may_have(ix, [b"x", b"a.b"]) for ix in range(4)] == [True, True, False, False]
