@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import ClassVar, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from grademl_otel.analyzers.printable import clean
+
 EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
@@ -25,7 +27,7 @@ class GrademlError(Exception):
     exit_code: ClassVar[int] = EXIT_SOURCE
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(clean(" ".join(message.split())))
 
 
 class UsageError(GrademlError):
