@@ -254,9 +254,11 @@ class Cutter:
                 raise NotJson("not JSON: an array is closed by another bracket")
 
     def _read_last(self, read: Callable[[bytes], None]) -> None:
-        """Read what is left of a text that ends within an array, if it happens to be whole."""
+        """Take what is left of a text that ends within an array; read it if it happens to be whole."""
+        rest = self._window.head(self._window.piece)
+        self._window.skip(len(rest))
         try:
-            read(b"[" + self._window.head(self._window.piece) + b"]")
+            read(b"[" + rest + b"]")
         except Unreadable:
             pass
 

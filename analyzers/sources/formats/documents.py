@@ -116,7 +116,10 @@ class _Documents:
         if self._window.peek() not in _BRACKETS:
             head = self._window.head(512)
             raise NotJson(_what(head) or "no JSON")
-        document = self._window.document()
+        try:
+            document = self._window.document()
+        except CutShort:
+            document = None  # some of it may be whole
         if document is None:
             Cutter(self._window, self._builder, self._ledger).document()
             return

@@ -51,7 +51,11 @@ _event = msgspec.json.Decoder(_Event)
 
 
 def read_events(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
-    """Add the spans of an array of events; raise Unreadable when it is none."""
+    """Add the spans of an array of events; raise NotJson, with nothing added, when it is not a whole one."""
+    try:
+        _events.decode(raw)
+    except _FAULTS:
+        raise NotJson("not JSON: an array of events that is not whole") from None
     reader = ProfileReader(builder, ledger)
     reader.add(bytes(raw))
     reader.finish({})
@@ -104,7 +108,8 @@ class ProfileReader:
             self._profile.count += len(never_ended)
         if self._unreadable:
             self._ledger.unreadable_lines += self._unreadable
-            self._ledger.warnings.append(f"{self._unreadable:,} events of a profile are broken; left out")
+            what = "1 event" if self._unreadable == 1 else f"{self._unreadable:,} events"
+            self._ledger.warnings.append(f"{what} of a profile cannot be read; left out")
         add_spans(self._profile, members, self._builder, self._ledger)
 
     def _other(self, event: _Event, spans: list[_Event]) -> None:

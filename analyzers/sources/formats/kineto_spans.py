@@ -112,7 +112,8 @@ class _Spans:
         order, parent, crossings = nested(self._place, self._start, ends)
         if crossings:
             ledger.warnings.append(
-                f"{crossings:,} events of a profile cross others of their thread: those are not their parents"
+                f"{'1 event' if crossings == 1 else f'{crossings:,} events'} of a profile cross others of their"
+                " thread: those are not their parents"
             )
         hi, lo = self._seed
         ids = _ids(lo, len(self._start) + 1)
