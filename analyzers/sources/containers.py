@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
 
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.columns import Ledger
@@ -14,8 +15,10 @@ from grademl_otel.analyzers.sources.formats import documents, sniff, wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.sniff import Holds
 
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.sources.formats.otlp_proto import TracesReader
+
 _LENGTH: Final = 4
-_SKIPPED: Final = 1 << 20
 
 
 class NotTelemetry(SourceError):
@@ -194,16 +197,17 @@ def _delimited(
 def _protobuf(
     stream: Iterator[bytes], where: str, builder: SpanBuilder, ledger: Ledger, max_bytes: int
 ) -> None:
-    from grademl_otel.analyzers.sources.formats import otlp_proto
-
-    otlp_proto.read_resource_spans(messages_of_field_1(ByteStream(stream), max_bytes), builder, ledger)
+    with _traces_reader(builder, ledger) as reader:
+        for group in messages_of_field_1(ByteStream(stream), max_bytes):
+            reader.read_resource(group)
+            if reader.full:
+                break
 
 
 def _tempo(stream: Iterator[bytes], where: str, builder: SpanBuilder, ledger: Ledger, max_bytes: int) -> None:
-    from grademl_otel.analyzers.sources.formats import otlp_proto
-
-    for trace in messages_of_field_1(ByteStream(stream), max_bytes):
-        otlp_proto.read_traces(trace, builder, ledger)
+    with _traces_reader(builder, ledger) as reader:
+        for trace in messages_of_field_1(ByteStream(stream), max_bytes):
+            reader.read(trace)
 
 
 def _parquet(
@@ -229,16 +233,23 @@ def _read_messages(
     """Read messages of JSON or protobuf; one that cannot be read is counted, and the next one is tried."""
     good = bad = 0
     first = ""
-    while not builder.full:
-        try:
-            message = next(messages, None)
-            if message is None:
-                break
-            _read_message(unpacked(message, max_bytes), builder, ledger)
-            good += 1
-        except Unreadable as fault:
-            bad += 1
-            first = first or f"message {good + bad}: {fault}"
+    with ExitStack() as open_readers:
+        reader: TracesReader | None = None
+        while not (builder.full if reader is None else reader.full):
+            try:
+                message = next(messages, None)
+                if message is None:
+                    break
+                message = unpacked(message, max_bytes)
+                if sniff.holds(message[: sniff.HEAD]) is Holds.TEXT:
+                    documents.read_document(message, builder, ledger)
+                else:
+                    reader = reader or open_readers.enter_context(_traces_reader(builder, ledger))
+                    reader.read(message)
+                good += 1
+            except Unreadable as fault:
+                bad += 1
+                first = first or f"message {good + bad}: {fault}"
     ledger.unreadable_lines += bad
     if bad and not good:
         raise Unreadable(first)
@@ -246,10 +257,8 @@ def _read_messages(
         ledger.warnings.append(f"{where}: {bad} unreadable messages left out; {first}")
 
 
-def _read_message(message: bytes, builder: SpanBuilder, ledger: Ledger) -> None:
-    if sniff.holds(message[: sniff.HEAD]) is Holds.TEXT:
-        documents.read_document(message, builder, ledger)
-    else:
-        from grademl_otel.analyzers.sources.formats import otlp_proto
+def _traces_reader(builder: SpanBuilder, ledger: Ledger) -> TracesReader:
+    # Imported when it is met: files of JSON need no protobuf.
+    from grademl_otel.analyzers.sources.formats import otlp_proto
 
-        otlp_proto.read_traces(message, builder, ledger)
+    return otlp_proto.TracesReader(builder, ledger)

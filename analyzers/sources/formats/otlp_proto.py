@@ -6,7 +6,7 @@ A reduced descriptor of the same messages decodes what becomes a column; the res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -81,38 +81,9 @@ _spans, _raws = _reduced()
 
 
 def read_traces(data: bytes | memoryview, builder: SpanBuilder, ledger: Ledger) -> None:
-    """Add the spans of ``TracesData`` or an export request to ``builder`` until it is full.
-
-    Requests of metrics and logs are passed over and counted in ``ledger``. Raises Unreadable when the message
-    is none of these; spans before the fault may have been added.
-    """
-    view = memoryview(data)
-    read_resource_spans(
-        (
-            view[field.start : field.end]
-            for field in wire.fields(view)
-            if (field.number, field.wire) == (_RESOURCE_SPANS, wire.LENGTH)
-        ),
-        builder,
-        ledger,
-    )
-
-
-def read_resource_spans(messages: Iterable[bytes | memoryview], builder: SpanBuilder, ledger: Ledger) -> None:
-    """Add the spans of ``ResourceSpans``, holding one message at a time; as `read_traces` otherwise."""
-    gathered = _Gathered(builder)
-    try:
-        for message in messages:
-            if builder.full:
-                return
-            resource, scopes = _parts(memoryview(message))
-            found = _signal(scopes)
-            if found == SPANS:
-                gathered.take(resource, scopes)
-            elif found:
-                ledger.passed_over += 1
-    finally:
-        gathered.flush()
+    """Add the spans of one message to ``builder``, as `TracesReader.read` does."""
+    with TracesReader(builder, ledger) as reader:
+        reader.read(data)
 
 
 def signal(message: bytes | memoryview) -> str:
@@ -159,25 +130,60 @@ def _scope(scope: memoryview) -> bytes:
     return bytes(scope[field.start : field.end]) if field else b""
 
 
-class _Gathered:
-    """Spans of small groups, put together to batches."""
+class TracesReader:
+    """Adds the spans of any number of messages to ``builder``; small ones are put together to batches.
 
-    def __init__(self, builder: SpanBuilder) -> None:
+    It is to be used in a ``with`` statement: at its end all spans have been added, whatever went wrong.
+    """
+
+    def __init__(self, builder: SpanBuilder, ledger: Ledger) -> None:
         self._builder = builder
+        self._ledger = ledger
         self._clear()
+
+    def __enter__(self) -> TracesReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+
+    @property
+    def full(self) -> bool:
+        """Whether the builder will be full."""
+        return len(self._spans) >= self._builder.room
 
     def _clear(self) -> None:
         self._spans: list[Any] = []
         self._raws: list[bytes] = []
         self._groups: list[tuple[int, int, int]] = []
 
-    def take(self, resource: bytes, scopes: Sequence[memoryview]) -> None:
+    def read(self, data: bytes | memoryview) -> None:
+        """Take the spans of ``TracesData`` or an export request, until the builder is full.
+
+        Requests of metrics and logs are passed over and counted in the ledger. Raises Unreadable when the
+        message is none of these; spans before the fault are taken.
+        """
+        view = memoryview(data)
+        for field in wire.fields(view):
+            if (field.number, field.wire) == (_RESOURCE_SPANS, wire.LENGTH):
+                self.read_resource(view[field.start : field.end])
+
+    def read_resource(self, message: bytes | memoryview) -> None:
+        """Take the spans of one ``ResourceSpans``; as `read` otherwise."""
+        resource, scopes = _parts(memoryview(message))
+        found = _signal(scopes)
+        if found == SPANS:
+            self._take(resource, scopes)
+        elif found:
+            self._ledger.passed_over += 1
+
+    def _take(self, resource: bytes, scopes: Sequence[memoryview]) -> None:
         """Take the spans of all scopes of one resource."""
         resource_ix = self._builder.resource(resource, otlp_messages.resource)
         for scope in scopes:
             own = _scope(scope) if len(scope) > _PARSED else None
             for part in wire.split(scope, _PARSED):
-                if len(self._spans) >= self._builder.room:
+                if self.full:
                     return
                 message = bytes(part)
                 try:
@@ -190,9 +196,9 @@ class _Gathered:
                 self._spans += decoded.spans
                 self._raws += raw.spans
                 if len(self._spans) >= _TOGETHER:
-                    self.flush()
+                    self._flush()
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Hand what was gathered to the builder."""
         spans, raws, groups = self._spans, self._raws, self._groups
         self._clear()
