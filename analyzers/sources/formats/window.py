@@ -45,11 +45,18 @@ class Window:
         return bytes(self._data[self._at : self._at + size])
 
     def peek(self) -> int:
-        """Pass over white space; return the byte that follows, `END` if none does."""
+        """Pass over white space; return the byte that follows, `END` if none does.
+
+        Raises Unreadable where there is more of it than a document may have.
+        """
+        passed = 0
         while True:
-            self._at = _SPACE.match(self._data, self._at).end()  # type: ignore[union-attr]
+            start, self._at = self._at, _SPACE.match(self._data, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._data):
                 return self._data[self._at]
+            passed += self._at - start
+            if passed > self._max_bytes:
+                raise Unreadable(f"{self._max_bytes:,} blanks and nothing after them")
             if not self._fill(1):
                 return END
 
