@@ -40,6 +40,8 @@ _WHOLE: Final = 20
 _TRIES: Final = 4
 _FIRST_PAUSE_S: Final = 0.5
 _LARGEST_MESSAGE: Final = 2**31 - 1
+_READ_AT_ONCE: Final = 4 << 20
+"""Bytes: a trace is often a message of a few hundred."""
 _LOOK_S: Final = 0.5
 
 log = logging.getLogger(__name__)
@@ -57,10 +59,17 @@ class _Messages(Answer):
         super().write(chunk)
         self._sizes.append(len(chunk))
 
-    def messages(self) -> Iterator[bytes]:
+    def messages(self, at_least: int = 1) -> Iterator[bytes]:
+        """Yield the messages, as many in one as have ``at_least`` bytes: protobuf joins what follows."""
         self._file.seek(0)
+        joined = 0
         for size in self._sizes:
-            yield self._file.read(size)
+            joined += size
+            if joined >= at_least:
+                yield self._file.read(joined)
+                joined = 0
+        if joined:
+            yield self._file.read(joined)
 
 
 class JaegerGrpc:
@@ -131,7 +140,7 @@ class JaegerGrpc:
 
     def read(self, answer: Answer, builder: SpanBuilder, ledger: Ledger) -> None:
         assert isinstance(answer, _Messages)
-        for message in answer.messages():
+        for message in answer.messages(_READ_AT_ONCE):
             read_traces(message, builder, ledger)
 
     def abort(self) -> None:
@@ -221,23 +230,23 @@ class _Watch:
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
         self._lock = Lock()
-        self._heard: dict[Any, float] = {}
+        self.heard: dict[Any, float] = {}
         self._running = False
 
     def over(self, call: Any) -> _Watched:
         """Watch ``call`` while the block lasts; the block says when it heard something."""
         return _Watched(self, call)
 
-    def note(self, call: Any) -> None:
+    def begin(self, call: Any) -> None:
         with self._lock:
-            self._heard[call] = time.monotonic()
+            self.heard[call] = time.monotonic()
             if not self._running:
                 self._running = True
                 Thread(target=self._look, name="grademl-watch", daemon=True).start()
 
     def forget(self, call: Any) -> None:
         with self._lock:
-            self._heard.pop(call, None)
+            self.heard.pop(call, None)
 
     def _look(self) -> None:
         """Look after the calls, until there has been none for a while."""
@@ -245,12 +254,12 @@ class _Watch:
         while True:
             time.sleep(min(_LOOK_S, self._silence_s / 4))
             with self._lock:
-                idle = 0 if self._heard else idle + 1
+                idle = 0 if self.heard else idle + 1
                 if idle > 8:
                     self._running = False
                     return
                 since = time.monotonic() - self._silence_s
-                silent = [call for call, heard in self._heard.items() if heard < since]
+                silent = [call for call, heard in self.heard.items() if heard < since]
             for call in silent:
                 call.cancel()
 
@@ -261,11 +270,11 @@ class _Watched:
         self._call = call
 
     def __enter__(self) -> Callable[[], None]:
-        self()
+        self._watch.begin(self._call)
         return self
 
     def __call__(self) -> None:
-        self._watch.note(self._call)
+        self._watch.heard[self._call] = time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         self._watch.forget(self._call)

@@ -220,7 +220,14 @@ class JaegerReader:
                 f"{self.name}: some traces are less than a minute old; more of them may still come"
             )
         chosen = replace(selection, service=self._wanted(selection).service, run=None)
-        return replace(telemetry, spans=narrow(telemetry.spans, chosen))
+        spans = narrow(telemetry.spans, chosen)
+        if selection.attributes and len(spans) < len(telemetry.spans):
+            # Spans of traces that were found by something else: the server has not looked at attributes.
+            self.ledger.warnings.append(
+                f"{self.name}: this server does not search by attribute here (v2.19 and jaeger+grpc:// do);"
+                f" it was looked for in the latest {len(self._received):,} traces"
+            )
+        return replace(telemetry, spans=spans)
 
     def _wanted(self, selection: Selection) -> Search:
         service = selection.service

@@ -111,7 +111,7 @@ class Windows:
             new = look.new
             if full:
                 new += self._insist(start, at)
-            elif self._check and look.new + look.again > 2 * self._whole and at - start > self._finest:
+            elif self._doubtful(look, limit) and at - start > self._finest:
                 new += self._look_closer(start, at, look.new + look.again)
             yield new
             if start == self._start:
@@ -122,6 +122,12 @@ class Windows:
             elif (look.new + look.again) * _SPARSE < limit:
                 pace.width *= 2
             self._aside = False
+
+    def _doubtful(self, look: Look, limit: int) -> bool:
+        """Whether an answer that is not full may have been cut at a number of rows."""
+        traces = look.new + look.again
+        few = look.new > 0 and look.spans * traces < limit * look.new  # fewer rows than traces asked for
+        return self._check and not self._pace.counts_traces and traces > 2 * self._whole and not few
 
     def _shorter(self, start: int, at: int, look: Look, limit: int) -> int:
         """Return the length of the window to ask for after a full one."""
@@ -166,8 +172,6 @@ class Windows:
 
     def _look_closer(self, start: int, end: int, count: int) -> int:
         """Search the halves, and theirs where they bring more; return the number of new traces."""
-        if self._pace.counts_traces:
-            return 0
         found, windows = 0, [(start, end)]
         while windows:
             start, end = windows.pop()
