@@ -126,7 +126,7 @@ class _Reader:
     live: npt.NDArray[np.bool_] | None
 
     def __call__(self, builder: SpanBuilder, ledger: Ledger) -> None:
-        from grademl_otel.analyzers.copy.layout import read_table  # pyarrow is for who reads a copy
+        from grademl_otel.analyzers.copy.reading import read_table  # pyarrow is for who reads a copy
 
         read_table(self.path, builder, self.live)
 

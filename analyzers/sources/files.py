@@ -140,7 +140,7 @@ def read_series(
     ``told`` is called with the number of bytes of each block that is read. Raises as `read_blocks` does.
     """
     if is_copy(str(series[0])):
-        from grademl_otel.analyzers.copy.layout import read_table  # brings pyarrow
+        from grademl_otel.analyzers.copy.reading import read_table  # brings pyarrow
 
         read_table(series[0], builder)
         return

@@ -360,7 +360,7 @@ def test_damaged_copies_are_one_line(tmp_path: Path, pieces: dict[str, bytes]) -
             path.write_bytes(data[: rng.choice((len(data), rng.randrange(len(data))))])
             for source in (folder, folder / "spans-0001.parquet"):
                 with suppress(GrademlError):  # whose message is one line
-                    read(source)
+                    told(read(source).spans)
         path.write_bytes(whole)
     assert len(read(folder).spans)
 
@@ -459,3 +459,15 @@ def test_nothing_to_copy_leaves_nothing(
     assert run(["pull", str(tmp_path / "some.json"), "-o", str(tmp_path / "copy")]) in (3, 5)
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, pieces: dict[str, bytes]) -> None:
+    folder = tmp_path / "copy"
+    copied(InPieces(pieces), folder)
+    spans = read(folder).spans
+    copied(InPieces(pieces), folder, refresh=True)
+    with pytest.raises(SourceError, match="replaced while it was read; try again"):
+        spans.attributes(0)
+    (folder / "spans-0001.parquet").unlink()
+    with pytest.raises(SourceError, match=r"spans-0001\.parquet"):
+        spans.attributes(0)
