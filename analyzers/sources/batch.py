@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +62,20 @@ class SpanBatch:
 
     def __len__(self) -> int:
         return len(self.start)
+
+
+class SpanTarget(Protocol):
+    """What a reader puts spans into: a `SpanBuilder`, or what holds them back for one."""
+
+    @property
+    def room(self) -> int:
+        """How many more spans are taken; readers stop where it is 0."""
+
+    def resource(self, key: Hashable, decode: Callable[[Any], dict[str, Any]]) -> int:
+        """Return the index of the resource whose raw form is ``key``; its attributes are ``decode(key)``."""
+
+    def scope(self, key: Hashable, decode: Callable[[Any], dict[str, Any]]) -> int:
+        """Return the index of the scope whose raw form is ``key``; see `SpanBuilder.scope`."""
+
+    def add(self, batch: SpanBatch) -> int:
+        """Append spans; return how many were taken."""

@@ -221,6 +221,12 @@ def test_what_is_no_span_is_told_and_not_read(spans: Any, says: str) -> None:
         read(*spans)
 
 
+def test_spans_without_an_id_are_counted_beside_those_with_one() -> None:
+    spans, ledger = read(span(1), span(2, spanID="zz"), span(3, spanID=None), span(4, parentSpanID="?"))
+    assert spans.span_id.tolist() == [1]
+    assert ledger.unidentified == 3
+
+
 def test_spans_moved_by_jaeger_are_counted_with_how_far() -> None:
     moved = "This span's timestamps were adjusted by 80.000061ms"
     spans, ledger = read(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.analyzers.sources.batch import SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats import kinds
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
@@ -34,20 +34,10 @@ class _Resource(msgspec.Struct, gc=False):
     attributes: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class Target(Protocol):
-    """What readers ask of a `SpanBuilder`."""
-
-    @property
-    def room(self) -> int: ...
-    def resource(self, key: Hashable, decode: Callable[[Any], dict[str, Any]]) -> int: ...
-    def scope(self, key: Hashable, decode: Callable[[Any], dict[str, Any]]) -> int: ...
-    def add(self, batch: SpanBatch) -> int: ...
-
-
 class _Held:
     """Takes spans for ``target`` whose resource, or whose scope, is not known yet."""
 
-    def __init__(self, target: Target, column: str) -> None:
+    def __init__(self, target: SpanTarget, column: str) -> None:
         self._target = target
         self._column = column
         self._batches: list[SpanBatch] = []
@@ -180,10 +170,10 @@ class Cutter:
         if small:
             kinds.read_groups(b"[" + _joined({**kept, **small}) + b"]", self._builder, self._ledger)
 
-    def _read_scopes(self, target: Any, kept: Mapping[str, bytes], key: str, raw: bytes) -> None:
+    def _read_scopes(self, target: SpanTarget, kept: Mapping[str, bytes], key: str, raw: bytes) -> None:
         kinds.read_groups(b"[" + _joined({**kept, key: raw}) + b"]", target, self._ledger)
 
-    def _scope(self, target: Any, group: Mapping[str, bytes], key: str) -> None:
+    def _scope(self, target: SpanTarget, group: Mapping[str, bytes], key: str) -> None:
         """Take one element of ``scopeSpans``."""
         kept: dict[str, bytes] = {}
         held = _Held(target, "scope_ix")
@@ -203,7 +193,7 @@ class Cutter:
             self._read_of_scope(target, group, key, kept, small)
 
     def _read_of_scope(
-        self, target: Any, group: Mapping[str, bytes], key: str, scope: Mapping[str, bytes], raw: bytes
+        self, target: SpanTarget, group: Mapping[str, bytes], key: str, scope: Mapping[str, bytes], raw: bytes
     ) -> None:
         self._read_scopes(target, group, key, b"[" + _joined({**scope, _SPANS: raw}) + b"]")
 

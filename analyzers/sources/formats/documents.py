@@ -20,6 +20,10 @@ _BOM: Final = b"\xef\xbb\xbf"
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 _HTML: Final = re.compile(rb"\s*<(!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _BRACKETS: Final = b"{["
+_ONLY_SPANS: Final = re.compile(rb'\s*\{\s*"resourceSpans"\s*:\s*\[(.*)\]\s*\}\s*', re.DOTALL)
+_SMALL: Final = 1 << 15
+_TOGETHER: Final = 1 << 20
+"""Bytes of lines that are read at once, where each has at most `_SMALL`."""
 _TOP_KEYS: Final = kinds.KNOWN | {"id", "traceId"}
 
 
@@ -64,6 +68,8 @@ class _Documents:
         """Whether the documents are lines."""
         self._number = 0
         """Of the document or line, from 1."""
+        self._apart = 0
+        """How many lines are to be read each by itself."""
         self._unreadable = 0
         self._fault: str | None = None
         self._cut = False
@@ -84,6 +90,8 @@ class _Documents:
         """Take one line or document; return whether to go on."""
         line = self._window.line()
         if line is not None:
+            if len(line) <= _SMALL and self._together():
+                return True
             try:
                 kinds.read(line, self._builder, self._ledger)
             except NotJson as fault:
@@ -109,6 +117,36 @@ class _Documents:
                 return False
             self._count(fault)
             return self._window.skip_line()
+        return True
+
+    def _together(self) -> bool:
+        """Take small lines of OTLP at once, of which each alone would cost more than its spans."""
+        if self._apart:
+            self._apart -= 1
+            return False
+        lines = self._window.head(_TOGETHER).split(b"\n")[:-1]
+        spans, taken, number = [], 0, 0
+        for line in lines:
+            match = _ONLY_SPANS.fullmatch(line)
+            if match is None:
+                break
+            number += 1
+            taken += len(line) + 1
+            if inner := match.group(1).strip():
+                spans.append(inner)
+        count = len(spans)
+        if count > 1:
+            try:
+                kinds.read_groups(b"[%b]" % b",\n".join(spans), self._builder, self._ledger)
+            except Unreadable:  # one by one, so that only what is wrong is left out
+                count = 0
+        if count <= 1:
+            self._apart = len(lines)
+            return False
+        self._lines = True
+        self._read += count
+        self._number += number - 1
+        self._window.skip(taken)
         return True
 
     def _document(self) -> None:

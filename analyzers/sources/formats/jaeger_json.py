@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.model.raw import RawColumn
-from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
 from grademl_otel.analyzers.sources.formats.jaeger_values import FACTS, JAEGER_JSON, facts, jaeger_tags
@@ -79,7 +79,7 @@ _UNIT_NS: Final = {
 }
 
 
-def read_trace(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
+def read_trace(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of one trace object to ``builder`` until it is full.
 
     Raises Unreadable when it is none; spans before the fault may have been added.
@@ -87,7 +87,7 @@ def read_trace(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
     _add(_decoded(_trace, raw), builder, ledger)
 
 
-def read_traces(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> bool:
+def read_traces(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger) -> bool:
     """Add the spans of an array of trace objects; return False, with nothing added, when it is none."""
     try:
         traces: list[_Trace] = _traces.decode(raw)
@@ -100,7 +100,7 @@ def read_traces(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> bool:
     return True
 
 
-def _add(trace: _Trace, builder: Any, ledger: Ledger) -> None:
+def _add(trace: _Trace, builder: SpanTarget, ledger: Ledger) -> None:
     if trace.spans and builder.room:
         batch, of_process = _batch(trace.spans, trace.traceID, builder, ledger)
         builder.add(_placed(batch, of_process, trace.processes or {}, builder))
@@ -109,7 +109,7 @@ def _add(trace: _Trace, builder: Any, ledger: Ledger) -> None:
 class TraceReader:
     """Reads a trace object in parts: its processes are told once all spans are there."""
 
-    def __init__(self, builder: Any, ledger: Ledger) -> None:
+    def __init__(self, builder: SpanTarget, ledger: Ledger) -> None:
         self._builder = builder
         self._ledger = ledger
         self._held: deque[tuple[SpanBatch, Sequence[_Process | str]]] = deque()
@@ -142,9 +142,31 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> An
 
 
 def _batch(
-    spans: list[_Span], trace_id: str | None, builder: Any, ledger: Ledger
+    spans: list[_Span], trace_id: str | None, builder: SpanTarget, ledger: Ledger
 ) -> tuple[SpanBatch, list[_Process | str]]:
-    """Return the spans without their resources, and the process of each or its key."""
+    """Return the spans without their resources, and the process of each or its key.
+
+    Raises Unreadable when none of them has an id.
+    """
+    _note(spans, ledger)
+    try:
+        return _columns(spans, trace_id, builder)
+    except Unreadable:
+        good = [span for span in spans if _identified(span, trace_id)]
+        if not good:
+            raise
+        batch, of_process = _columns(good, trace_id, builder)
+        return replace(batch, unidentified=len(spans) - len(good)), of_process
+
+
+def _identified(span: _Span, trace_id: str | None) -> bool:
+    own = vectors.identified(span.traceID or trace_id, span.spanID, span.parentSpanID)
+    return own and all(vectors.identified(other.traceID, other.spanID) for other in span.references or ())
+
+
+def _columns(
+    spans: list[_Span], trace_id: str | None, builder: SpanTarget
+) -> tuple[SpanBatch, list[_Process | str]]:
     texts = [span.traceID or trace_id for span in spans]
     trace_hi, trace_lo = _trace_ids(texts)
     span_id = vectors.ids([span.spanID for span in spans], 8)
@@ -152,7 +174,6 @@ def _batch(
     start, end = _times(spans)
     tags = vectors.raw_column(JAEGER_JSON, [span.tags for span in spans])
     kind, status, scope_ix = _facts(tags, builder)
-    _note(spans, ledger)
     batch = SpanBatch(
         trace_hi=trace_hi,
         trace_lo=trace_lo,
@@ -174,7 +195,10 @@ def _batch(
 
 
 def _placed(
-    batch: SpanBatch, of_process: Sequence[_Process | str], processes: Mapping[str, _Process], builder: Any
+    batch: SpanBatch,
+    of_process: Sequence[_Process | str],
+    processes: Mapping[str, _Process],
+    builder: SpanTarget,
 ) -> SpanBatch:
     """Return the batch with the resources that its processes are."""
     index = {
@@ -190,7 +214,7 @@ def _placed(
     return replace(batch, resource_ix=np.array(resource_ix, np.int32))
 
 
-def _index(process: _Process, builder: Any) -> int:
+def _index(process: _Process, builder: SpanTarget) -> int:
     ix: int = builder.resource(("jaeger", process.serviceName, bytes(process.tags)), _resource)
     return ix
 
@@ -263,9 +287,9 @@ def _odd_references(
                 parent_at.setdefault(int(span_ix[at]), at)
     parent_id = parent_id.copy()
     for ix in odd:
-        at = parent_at.get(ix)
+        found = parent_at.get(ix)
         parent_id[ix] = (
-            to[at] if at is not None else vectors.ids([spans[ix].parentSpanID], 8, optional=True)[0]
+            to[found] if found is not None else vectors.ids([spans[ix].parentSpanID], 8, optional=True)[0]
         )
     links = ~(near & (to == parent_id[span_ix]))
     if not links.any():
@@ -276,7 +300,7 @@ def _odd_references(
 
 
 def _facts(
-    tags: RawColumn, builder: Any
+    tags: RawColumn, builder: SpanTarget
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8], npt.NDArray[np.int32]]:
     """Return kind, status and scope, which Jaeger keeps among the tags."""
     picked = gather(bytes(tags.data), tags.offsets, _WORDS)
@@ -284,13 +308,9 @@ def _facts(
     which = np.fromiter(map(number.__getitem__, picked), np.int64, len(picked))
     found = [facts(some) for some in number]
     scopes = [-1 if one.scope is None else builder.scope(("jaeger", *one.scope), _scope) for one in found]
-    columns = (
-        np.array([one.kind for one in found], np.int8),
-        np.array([one.status for one in found], np.int8),
-        np.array(scopes, np.int32),
-    )
-    kind, status, scope_ix = (column[which] for column in columns)
-    return kind, status, scope_ix
+    kind = np.array([one.kind for one in found], np.int8)
+    status = np.array([one.status for one in found], np.int8)
+    return kind[which], status[which], np.array(scopes, np.int32)[which]
 
 
 def _scope(key: tuple[str, str, str]) -> dict[str, Any]:
@@ -299,7 +319,7 @@ def _scope(key: tuple[str, str, str]) -> dict[str, Any]:
 
 def _logs(spans: list[_Span]) -> RawColumn | None:
     logs = [span.logs for span in spans]
-    if b"".join(logs) == b"[]" * len(logs):  # type: ignore[arg-type]
+    if b"".join(logs) == b"[]" * len(logs):
         return None
     column = vectors.raw_column(JAEGER_JSON, logs)
     nothing = len(b"null")

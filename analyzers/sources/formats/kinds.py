@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.sources.batch import SpanTarget
 from grademl_otel.analyzers.sources.formats import jaeger_json, kineto, zipkin
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
 from grademl_otel.analyzers.sources.formats.jsonscan import scan
@@ -64,7 +65,7 @@ def is_events(raw: bytes | msgspec.Raw) -> bool:
         return _PHASE.search(first) is not None
 
 
-def read(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger, depth: int = 0) -> None:
+def read(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger, depth: int = 0) -> None:
     """Add the spans of one document until ``builder`` is full; metrics and logs are passed over.
 
     Raises NotJson when it is none, Unreadable when it is JSON of another kind.
@@ -99,7 +100,7 @@ def read(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger, depth: int = 0)
         raise Unreadable(str(fault)) from None
 
 
-def read_groups(raw: bytes | memoryview | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
+def read_groups(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of a ``resourceSpans`` array."""
     read_resource_spans(raw, builder)
 
@@ -112,7 +113,7 @@ def _alone(rest: memoryview) -> memoryview | None:
     return rest[: end - 1] if end and rest[end - 1] == ord("}") else None
 
 
-def _read_alone(groups: memoryview, builder: Any, ledger: Ledger) -> bool:
+def _read_alone(groups: memoryview, builder: SpanTarget, ledger: Ledger) -> bool:
     """Read ``resourceSpans`` that are all of a document, as in lines of files: they are decoded only once."""
     before = builder.room
     try:
@@ -124,7 +125,7 @@ def _read_alone(groups: memoryview, builder: Any, ledger: Ledger) -> bool:
     return True
 
 
-def _read_list(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> bool:
+def _read_list(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger) -> bool:
     """Read an array at once if all of it is of a kind for which that is known; return whether it was."""
     key = first_key(raw)
     if key in (b"traceID", b"processes") and jaeger_json.read_traces(raw, builder, ledger):
@@ -136,7 +137,7 @@ def _read_list(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> bool:
 
 
 def _read_items(
-    raw: bytes | msgspec.Raw, items: list[msgspec.Raw], builder: Any, ledger: Ledger, depth: int
+    raw: bytes | msgspec.Raw, items: list[msgspec.Raw], builder: SpanTarget, ledger: Ledger, depth: int
 ) -> None:
     if items and zipkin.is_span(items[0]):
         zipkin.read_spans(raw, builder, ledger)
@@ -147,7 +148,7 @@ def _read_items(
 
 
 def _read_object(
-    raw: bytes | msgspec.Raw, top: dict[str, msgspec.Raw], builder: Any, ledger: Ledger, depth: int
+    raw: bytes | msgspec.Raw, top: dict[str, msgspec.Raw], builder: SpanTarget, ledger: Ledger, depth: int
 ) -> None:
     given = {key: value for key, value in top.items() if key in KNOWN and bytes(value)[:5] != b"null"}
     if "processes" in given or ("traceID" in given and "spans" in given):

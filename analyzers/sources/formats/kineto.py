@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.sources.batch import SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import NotJson
 from grademl_otel.analyzers.sources.formats.jsonscan import scan
-from grademl_otel.analyzers.sources.formats.kineto_spans import Flow, Marks, Profile, add_spans
+from grademl_otel.analyzers.sources.formats.kineto_links import Flow
+from grademl_otel.analyzers.sources.formats.kineto_spans import Marks, Profile, add_spans
 from grademl_otel.analyzers.sources.formats.kineto_values import KINETO, Place, repaired
 
 _NONE: Final = msgspec.Raw(b"{}")
@@ -50,7 +52,7 @@ _events = msgspec.json.Decoder(list[_Event])
 _event = msgspec.json.Decoder(_Event)
 
 
-def read_events(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
+def read_events(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of an array of events; raise NotJson, with nothing added, when it is not a whole one."""
     try:
         _events.decode(raw)
@@ -61,7 +63,7 @@ def read_events(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
     reader.finish({})
 
 
-def read_profile(members: Mapping[str, msgspec.Raw], builder: Any, ledger: Ledger) -> None:
+def read_profile(members: Mapping[str, msgspec.Raw], builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of a document with ``traceEvents``; raise Unreadable when it is none."""
     reader = ProfileReader(builder, ledger)
     reader.add(bytes(members[_EVENTS]))
@@ -71,7 +73,7 @@ def read_profile(members: Mapping[str, msgspec.Raw], builder: Any, ledger: Ledge
 class ProfileReader:
     """Reads a trace in parts; spans are made once all events are there, since they may be in any order."""
 
-    def __init__(self, builder: Any, ledger: Ledger) -> None:
+    def __init__(self, builder: SpanTarget, ledger: Ledger) -> None:
         self._builder = builder
         self._ledger = ledger
         self._profile = Profile()

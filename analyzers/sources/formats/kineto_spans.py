@@ -17,7 +17,7 @@ import numpy.typing as npt
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import KIND_INTERNAL, Ledger
 from grademl_otel.analyzers.model.raw import IntArray, RawColumn
-from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.kineto_links import Bound, Flow, links_of
 from grademl_otel.analyzers.sources.formats.kineto_values import KINETO, Place, decoded, resource, shared
@@ -80,7 +80,7 @@ class Profile:
             self.names[what, pid, tid if what == "thread_name" else None] = text
 
 
-def add_spans(profile: Profile, members: Mapping[str, bytes], builder: Any, ledger: Ledger) -> None:
+def add_spans(profile: Profile, members: Mapping[str, bytes], builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of a trace to ``builder``, and to ``ledger`` what is no span."""
     if profile.passed_over:
         what = ", ".join(f"{count:,} {words}" for words, count in sorted(profile.passed_over.items()))
@@ -90,7 +90,7 @@ def add_spans(profile: Profile, members: Mapping[str, bytes], builder: Any, ledg
 
 
 class _Spans:
-    def __init__(self, profile: Profile, members: Mapping[str, bytes], builder: Any) -> None:
+    def __init__(self, profile: Profile, members: Mapping[str, bytes], builder: SpanTarget) -> None:
         self._profile = profile
         self._builder = builder
         marks = profile.marks
@@ -111,9 +111,9 @@ class _Spans:
         ends = np.where(self._known, self._end, self._start)
         order, parent, crossings = nested(self._place, self._start, ends)
         if crossings:
+            what = "1 event" if crossings == 1 else f"{crossings:,} events"
             ledger.warnings.append(
-                f"{'1 event' if crossings == 1 else f'{crossings:,} events'} of a profile cross others of their"
-                " thread: those are not their parents"
+                f"{what} of a profile cross others of their thread, which are not their parents"
             )
         hi, lo = self._seed
         ids = _ids(lo, len(self._start) + 1)

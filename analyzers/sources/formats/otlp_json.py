@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
-from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.otlp_values import (
@@ -97,7 +96,7 @@ _FIELDS: Final = {
 }
 
 
-def read_resource_spans(raw: bytes | msgspec.Raw, builder: SpanBuilder) -> None:
+def read_resource_spans(raw: bytes | msgspec.Raw, builder: SpanTarget) -> None:
     """Add the spans of a ``resourceSpans`` array to ``builder`` until it is full.
 
     Raises Unreadable when the array is not one of resource spans; spans before the fault may have been added.
@@ -113,7 +112,7 @@ def read_resource_spans(raw: bytes | msgspec.Raw, builder: SpanBuilder) -> None:
     _add(groups, builder)
 
 
-def _add(groups: Sequence[_ResourceSpans], builder: SpanBuilder) -> None:
+def _add(groups: Sequence[_ResourceSpans], builder: SpanTarget) -> None:
     """Add all groups as one batch: small ones, as of one span each, would cost more than their spans."""
     spans: list[_Span] = []
     of_groups: list[tuple[int, int, int]] = []
@@ -134,23 +133,16 @@ def _add(groups: Sequence[_ResourceSpans], builder: SpanBuilder) -> None:
         try:
             batch = _batch(spans, resource_ixs, scope_ixs)
         except Unreadable:
-            good = [ix for ix, span in enumerate(spans) if _ids(span.traceId, span.spanId, span.parentSpanId)]
+            good = [
+                ix
+                for ix, span in enumerate(spans)
+                if vectors.identified(span.traceId, span.spanId, span.parentSpanId)
+            ]
             if not good:
                 raise
             some = _batch([spans[ix] for ix in good], resource_ixs[good], scope_ixs[good])
             batch = replace(some, unidentified=len(spans) - len(good))
         builder.add(batch)
-
-
-def _ids(trace: str | None, span: str | None, parent: str | None = None) -> bool:
-    """Whether these are ids; a parent may be absent."""
-    try:
-        vectors.ids([trace], 16)
-        vectors.ids([span], 8)
-        vectors.ids([parent], 8, optional=True)
-    except Unreadable:
-        return False
-    return True
 
 
 def _batch(
@@ -208,7 +200,7 @@ def _links(spans: Sequence[_Span]) -> LinkBatch | None:
         trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16)
         span_id = vectors.ids([link.spanId for _, link in found], 8)
     except Unreadable:
-        found = [(ix, link) for ix, link in found if _ids(link.traceId, link.spanId)]
+        found = [(ix, link) for ix, link in found if vectors.identified(link.traceId, link.spanId)]
         trace_hi, trace_lo = vectors.ids([link.traceId for _, link in found], 16)
         span_id = vectors.ids([link.spanId for _, link in found], 8)
     return LinkBatch(

@@ -83,6 +83,17 @@ def binary_ids(
     return _from_bytes(b"".join(full), size, raws, optional)
 
 
+def identified(trace: str | None, span: str | None, parent: str | None = None) -> bool:
+    """Whether these are the ids of a span; that of a parent may be absent."""
+    try:
+        ids([trace], 16)
+        ids([span], 8)
+        ids([parent], 8, optional=True)
+    except Unreadable:
+        return False
+    return True
+
+
 def _id(text: str, size: int) -> bytes:
     if len(text) <= 2 * size and _HEX.fullmatch(text):
         return bytes.fromhex(text.rjust(2 * size, "0"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, STATUS_OK, STATUS_UNSET, Ledger
 from grademl_otel.analyzers.model.raw import Event, RawColumn
-from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.analyzers.sources.batch import SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
 from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION, to_int
@@ -124,7 +124,7 @@ def is_span(raw: bytes | msgspec.Raw) -> bool:
     return True
 
 
-def read_spans(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
+def read_spans(raw: bytes | msgspec.Raw, builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of a list to ``builder`` until it is full; raise Unreadable when it is none."""
     try:
         spans: list[_Span] = _spans.decode(raw)
@@ -135,28 +135,37 @@ def read_spans(raw: bytes | msgspec.Raw, builder: Any, ledger: Ledger) -> None:
     if not spans or not builder.room:
         return
     ledger.microseconds = True
+    try:
+        batch = _batch(spans, builder)
+    except Unreadable:
+        good = [span for span in spans if vectors.identified(span.traceId, span.id, span.parentId)]
+        if not good or len(good) == len(spans):
+            raise
+        batch = replace(_batch(good, builder), unidentified=len(spans) - len(good))
+    builder.add(batch)
+
+
+def _batch(spans: list[_Span], builder: SpanTarget) -> SpanBatch:
     trace_hi, trace_lo = vectors.ids([span.traceId for span in spans], 16)
     start, end = _times(spans)
     status, scope_ix = _of_tags(spans, builder)
-    builder.add(
-        SpanBatch(
-            trace_hi=trace_hi,
-            trace_lo=trace_lo,
-            span_id=vectors.ids([span.id for span in spans], 8),
-            parent_id=vectors.ids([span.parentId for span in spans], 8, optional=True),
-            start=start,
-            end=end,
-            names=[span.name or "" for span in spans],
-            kind=vectors.enums([span.kind for span in spans], _KINDS),
-            status=status,
-            flags=np.array([_SAMPLED if span.debug else 0 for span in spans], np.uint32),
-            resource_ix=_resources(spans, builder),
-            scope_ix=scope_ix,
-            attributes=vectors.raw_column(
-                ZIPKIN, [b"[%b,%b]" % (bytes(span.tags), bytes(span.remoteEndpoint)) for span in spans]
-            ),
-            events=_annotations(spans),
-        )
+    return SpanBatch(
+        trace_hi=trace_hi,
+        trace_lo=trace_lo,
+        span_id=vectors.ids([span.id for span in spans], 8),
+        parent_id=vectors.ids([span.parentId for span in spans], 8, optional=True),
+        start=start,
+        end=end,
+        names=[span.name or "" for span in spans],
+        kind=vectors.enums([span.kind for span in spans], _KINDS),
+        status=status,
+        flags=np.array([_SAMPLED if span.debug else 0 for span in spans], np.uint32),
+        resource_ix=_resources(spans, builder),
+        scope_ix=scope_ix,
+        attributes=vectors.raw_column(
+            ZIPKIN, [b"[%b,%b]" % (bytes(span.tags), bytes(span.remoteEndpoint)) for span in spans]
+        ),
+        events=_annotations(spans),
     )
 
 
@@ -170,7 +179,7 @@ def _times(spans: list[_Span]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
     return np.where(start < 0, 0, start), np.where(known & (end >= start), end, 0)
 
 
-def _of_tags(spans: list[_Span], builder: Any) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32]]:
+def _of_tags(spans: list[_Span], builder: SpanTarget) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32]]:
     """Return status and scope, which are among the tags."""
     try:
         tags = _tags.decode(b"[%b]" % b",".join([bytes(span.tags) for span in spans]))
@@ -198,7 +207,7 @@ def _scope(key: tuple[str, str, str]) -> dict[str, Any]:
     return {"name": key[1], "version": key[2], "attributes": {}}
 
 
-def _resources(spans: list[_Span], builder: Any) -> npt.NDArray[np.int32]:
+def _resources(spans: list[_Span], builder: SpanTarget) -> npt.NDArray[np.int32]:
     return np.array([builder.resource(("zipkin", span.localEndpoint), _resource) for span in spans], np.int32)
 
 
