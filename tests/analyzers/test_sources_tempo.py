@@ -7,6 +7,7 @@ import gzip
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -615,8 +616,13 @@ def test_a_tenant_is_named_by_a_header(fake: FakeTempo) -> None:
 
 def test_a_full_queue_is_waited_for(fake: FakeTempo) -> None:
     fake.lines = shop(6, time.time_ns() - 600 * S, S)
-    full = iter([True, True, False] * 20)
-    fake.intercept = lambda path: recorded("queue_full_429.txt") if "traces" in path and next(full) else None
+    asked: Counter[str] = Counter()
+
+    def twice_full(path: str) -> Reply | None:
+        asked[path] += 1
+        return recorded("queue_full_429.txt") if "traces" in path and asked[path] <= 2 else None
+
+    fake.intercept = twice_full
     telemetry = read(fake, service="shop")
     assert len(telemetry.spans) == 12
     assert telemetry.ledger.broken is None

@@ -6,26 +6,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.http_client import CONNECTIONS
 
-_AHEAD: Final = 4 * CONNECTIONS
-"""Answers that may wait to be read."""
+_AHEAD: Final = 4
+"""Answers of each connection that may wait to be read."""
 
-Fetch = Callable[[int], "Answer | None"]
-"""Trace id -> its answer, or None where there is no such trace."""
+Got = TypeVar("Got")
 
 
-def fetched(fetch: Fetch, traces: Iterable[int]) -> Iterator[tuple[int, Answer | None]]:
-    """Yield each trace with its answer, which the caller closes; raises what ``fetch`` raises, in turn."""
+def fetched(
+    fetch: Callable[[int], Got], traces: Iterable[int], connections: int = CONNECTIONS
+) -> Iterator[tuple[int, Got]]:
+    """Yield each trace with what ``fetch`` gives, which the caller closes; raises what it raises, in turn."""
     waiting = iter(traces)
-    under_way: deque[tuple[int, Future[Answer | None]]] = deque()
-    pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="grademl-fetch")
+    under_way: deque[tuple[int, Future[Got]]] = deque()
+    pool = ThreadPoolExecutor(connections, thread_name_prefix="grademl-fetch")
     try:
         while True:
-            while len(under_way) < _AHEAD and (trace := next(waiting, None)) is not None:
+            while len(under_way) < _AHEAD * connections and (trace := next(waiting, None)) is not None:
                 under_way.append((trace, pool.submit(fetch, trace)))
             if not under_way:
                 return
@@ -37,30 +37,35 @@ def fetched(fetch: Fetch, traces: Iterable[int]) -> Iterator[tuple[int, Answer |
             future.add_done_callback(_let_go)
 
 
-class Ahead:
+class Ahead(Generic[Got]):
     """Fetches some traces before they are asked for, as long as they are asked for in order."""
 
-    def __init__(self, fetch: Fetch, traces: Sequence[int]) -> None:
+    def __init__(
+        self, fetch: Callable[[int], Got], traces: Sequence[int], connections: int = CONNECTIONS
+    ) -> None:
         self._fetch = fetch
         self._traces = traces
+        self._connections = connections
         self._place = {trace: place for place, trace in enumerate(traces)}
-        self._under_way: dict[int, Future[Answer | None]] = {}
+        self._under_way: dict[int, Future[Got]] = {}
         self._pool: ThreadPoolExecutor | None = None
 
-    def get(self, trace: int) -> Answer | None:
-        """Return the answer, which the caller closes; raises what ``fetch`` raises."""
+    def get(self, trace: int) -> Got:
+        """Return what ``fetch`` gives, which the caller closes; raises what ``fetch`` raises."""
         place = self._place[trace]
         for late in [each for each in self._under_way if each < place]:
             self._under_way.pop(late).add_done_callback(_let_go)
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="grademl-fetch")
-        for ahead in range(place, min(place + _AHEAD, len(self._traces))):
+            self._pool = ThreadPoolExecutor(self._connections, thread_name_prefix="grademl-fetch")
+        for ahead in range(place, min(place + _AHEAD * self._connections, len(self._traces))):
             if ahead not in self._under_way:
                 self._under_way[ahead] = self._pool.submit(self._fetch, self._traces[ahead])
         return self._under_way.pop(place).result()
 
 
-def _let_go(future: Future[Answer | None]) -> None:
+def _let_go(future: Future[Any]) -> None:
     """Close an answer that nobody will read."""
-    if not future.cancelled() and future.exception() is None and (answer := future.result()) is not None:
-        answer.close()
+    if not future.cancelled() and future.exception() is None:
+        close = getattr(future.result(), "close", None)
+        if close is not None:
+            close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,10 +17,11 @@ from grademl_otel.analyzers.model.run import list_runs
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
 from grademl_otel.analyzers.sources.narrow import narrow
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
+from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS
 from grademl_otel.analyzers.sources.servers.tempo_api import ADVICE, TENANT_HEADER, TempoApi
 from grademl_otel.analyzers.sources.servers.tempo_pieces import pieces_of_found, pieces_of_ids, pieces_of_run
 from grademl_otel.analyzers.sources.servers.tempo_probe import probe
-from grademl_otel.analyzers.sources.servers.tempo_reader import LOOKBACKS_NS, TempoReader
+from grademl_otel.analyzers.sources.servers.tempo_reader import TempoReader
 
 _PORT: Final = 3200
 _TRACE: Final = re.compile(r"(?P<base>.*?)/api/(?:v2/)?traces/(?P<id>[0-9A-Fa-f]{1,32})/?")
@@ -63,34 +65,35 @@ class TempoSource:
         return re.sub(r"^http", "tempo", self.base)
 
     def list(self) -> Listing:
-        reader = self._reader()
-        now = time.time_ns()
-        reader.search_runs(None, now - LOOKBACKS_NS[-1], now + LOOKBACKS_NS[0], _RUNS)
-        telemetry = reader.telemetry()
-        runs = list_runs(telemetry)
-        ours = {run.service for run in runs}
-        others = [name for name in reader.api.latest_services() if name not in ours]
+        with self._reading() as reader:
+            now = time.time_ns()
+            reader.search_runs(None, now - LOOKBACKS_NS[-1], now + AHEAD_NS, _RUNS)
+            telemetry = reader.telemetry()
+            runs = list_runs(telemetry)
+            ours = {run.service for run in runs}
+            others = [name for name in reader.api.latest_services() if name not in ours]
         return Listing(runs, others, telemetry.ledger.warnings)
 
     def read(self, selection: Selection) -> Telemetry:
-        reader = self._reader()
-        trace_ids = selection.trace_ids or self.trace_ids
-        if trace_ids:
-            return reader.read_traces(trace_ids)
-        if run := self._run(reader, selection):
-            return reader.read_run(*run)
-        found = reader.find_foreign(selection, self._choice(reader, selection), self.options.max_traces)
-        telemetry = reader.read_found(found)
+        with self._reading() as reader:
+            trace_ids = selection.trace_ids or self.trace_ids
+            if trace_ids:
+                return reader.read_traces(trace_ids)
+            if run := _run(reader, selection):
+                return reader.read_run(*run)
+            found = reader.find_foreign(selection, _choice(reader, selection), self.options.max_traces)
+            telemetry = reader.read_found(found)
         return replace(telemetry, spans=narrow(telemetry.spans, replace(selection, run=None)))
 
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
-        reader = self._reader(ledger)
-        trace_ids = selection.trace_ids or self.trace_ids
-        if trace_ids:
-            return pieces_of_ids(reader, trace_ids)
-        if run := self._run(reader, selection):
-            return pieces_of_run(reader, *run)
-        return pieces_of_found(reader, reader.find_foreign(selection, self._choice(reader, selection), None))
+        with self._reading(ledger) as reader:
+            trace_ids = selection.trace_ids or self.trace_ids
+            if trace_ids:
+                return pieces_of_ids(reader, trace_ids)
+            if run := _run(reader, selection):
+                return pieces_of_run(reader, *run)
+            found = reader.find_foreign(selection, _choice(reader, selection), None)
+            return pieces_of_found(reader, found)
 
     def probe(self) -> Probe:
         return probe(self.uri, self._api(), self.options)
@@ -98,17 +101,25 @@ class TempoSource:
     def _api(self) -> TempoApi:
         return TempoApi(HttpClient(f"tempo {self.base}", self.base, ADVICE, self.options, TENANT_HEADER))
 
-    def _reader(self, ledger: Ledger | None = None) -> TempoReader:
+    @contextmanager
+    def _reading(self, ledger: Ledger | None = None) -> Iterator[TempoReader]:
+        """Connect; break off what other threads fetch where this one is interrupted."""
         api = self._api()
         api.greet()
-        return TempoReader(self.uri, api, self.options, ledger)
+        try:
+            yield TempoReader(self.uri, api, self.options, ledger)
+        except (KeyboardInterrupt, SystemExit):
+            api.abort()
+            raise
 
-    def _choice(self, reader: TempoReader, selection: Selection) -> Sequence[str]:
-        """Return the services to choose from where none is named."""
-        return reader.api.latest_services() if selection.service is None else ()
 
-    def _run(self, reader: TempoReader, selection: Selection) -> tuple[str, int] | None:
-        """Return the run that is asked for; None when traces are, or there is none."""
-        if selection.operation is not None or selection.attributes:
-            return None
-        return reader.find_run(selection)
+def _choice(reader: TempoReader, selection: Selection) -> Sequence[str]:
+    """Return the services to choose from where none is named."""
+    return reader.api.latest_services() if selection.service is None else ()
+
+
+def _run(reader: TempoReader, selection: Selection) -> tuple[str, int] | None:
+    """Return the run that is asked for; None when traces are, or there is none."""
+    if selection.operation is not None or selection.attributes:
+        return None
+    return reader.find_run(selection)

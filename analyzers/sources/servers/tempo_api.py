@@ -69,6 +69,10 @@ class TempoApi:
         """As it begins an error line."""
         return self._client.name
 
+    def abort(self) -> None:
+        """Break off what is going on in other threads, which then raise; for Ctrl-C."""
+        self._client.abort()
+
     # --- What it is ---
 
     def greet(self) -> None:

@@ -10,8 +10,9 @@ from typing import Final
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.run import list_runs
 from grademl_otel.analyzers.sources.base import Probe, SourceOptions
+from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS
 from grademl_otel.analyzers.sources.servers.tempo_api import TempoApi
-from grademl_otel.analyzers.sources.servers.tempo_reader import LOOKBACKS_NS, TempoReader
+from grademl_otel.analyzers.sources.servers.tempo_reader import TempoReader
 
 _RUNS: Final = 20
 _NOBODY: Final = 1
@@ -38,7 +39,7 @@ def probe(uri: str, api: TempoApi, options: SourceOptions) -> Probe:
             api.learn_limit()
         services = api.latest_services()
         now = time.time_ns()
-        reader.search_runs(None, now - LOOKBACKS_NS[-1], now + LOOKBACKS_NS[0], _RUNS)
+        reader.search_runs(None, now - LOOKBACKS_NS[-1], now + AHEAD_NS, _RUNS)
     except SourceError as error:
         problems.append(str(error))
     runs = list_runs(reader.so_far())

@@ -6,14 +6,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Selection, SourceOptions
@@ -21,6 +19,15 @@ from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
 from grademl_otel.analyzers.sources.formats.documents import read_document
 from grademl_otel.analyzers.sources.formats.otlp_proto import read_traces
+from grademl_otel.analyzers.sources.servers.fetching import fetched
+from grademl_otel.analyzers.sources.servers.own_runs import (
+    AHEAD_NS,
+    LIVE_NS,
+    LIVE_WINDOWS,
+    LOOKBACKS_NS,
+    OURS,
+    find_run,
+)
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.run_plan import DetailedSteps, RunPlan
 from grademl_otel.analyzers.sources.servers.tempo_api import TempoApi
@@ -31,29 +38,18 @@ from grademl_otel.analyzers.sources.servers.tempo_wire import Envelope, Found
 
 _NOT_LESS: Final = "; the answer may be too large"
 """From here on an error says that less should be asked for, and there is no less than one trace."""
-_CONNECTIONS: Final = 2
+CONNECTIONS: Final = 2
 """Tempo gives traces no faster to more, and refuses requests beyond its queue."""
-_FULL_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HEX: Final = re.compile(r"[0-9a-f]+")
-
-_S: Final = 1_000_000_000
-_DAY: Final = 24 * 3600 * _S
-LOOKBACKS_NS: Final = (3600 * _S, _DAY, 30 * _DAY)
-_AHEAD_NS: Final = 3600 * _S
-"""Clocks of hosts differ: what lies a little in the future counts as now."""
-_OURS: Final = ((semconv.LANE, "main"),)
-"""An attribute of every run span of ours; other programs have operations called run, too."""
-_LIVE_NS: Final = 2 * 3600 * _S
-_LIVE_WINDOWS: Final = 20
 _CANDIDATES: Final = 20
-_ATTEMPTS_WITHOUT_A_TRACE: Final = 2
 
 
 @dataclass(frozen=True)
-class _Refused:
+class Refused:
     """A trace that the server has and cannot give."""
 
     why: str
+    """In the server's words."""
 
 
 class TempoReader:
@@ -61,8 +57,6 @@ class TempoReader:
 
     def __init__(self, uri: str, api: TempoApi, options: SourceOptions, ledger: Ledger | None = None) -> None:
         self.api = api
-        self.kept: dict[int, Envelope] | None = None
-        """Where traces stay as they came, too; None for nowhere."""
         self._options = options
         self._uri = uri
         self._name = api.name
@@ -73,7 +67,8 @@ class TempoReader:
         """Forget what was read: it was to find out what to read."""
         self._builder = SpanBuilder(self._options.max_spans)
         self._losses = Losses()
-        self._have: set[int] = set()
+        self.have: dict[int, None] = {}
+        """The traces that were read, in that order."""
 
     # --- What was read ---
 
@@ -107,37 +102,32 @@ class TempoReader:
     def fetch(self, traces: Iterable[int], expected: dict[int, int | None] | None = None) -> list[int]:
         """Read traces in the order given, until the builder is full; return those that are not there."""
         missing: list[int] = []
-        wanted = [trace for trace in dict.fromkeys(traces) if trace not in self._have]
-        waiting, done = iter(wanted), 0
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            while not self._builder.full and (some := list(islice(waiting, 2 * _CONNECTIONS))):
-                for trace, answer in zip(some, pool.map(self._ask, some), strict=True):
-                    if answer is None:
-                        missing.append(trace)
-                    elif isinstance(answer, _Refused):
-                        self._losses.refused(trace, answer.why)
-                    elif not self._builder.full:
-                        self._take(trace, answer, (expected or {}).get(trace))
-                done += len(some)
-                self._options.progress("traces", done, len(wanted))
+        wanted = [trace for trace in dict.fromkeys(traces) if trace not in self.have]
+        if self._builder.full:
+            return missing
+        for done, (trace, answer) in enumerate(fetched(self.ask, wanted, CONNECTIONS), 1):
+            if answer is None:
+                missing.append(trace)
+            elif isinstance(answer, Refused):
+                self._losses.refused(trace, answer.why)
+            else:
+                self._take(trace, answer, (expected or {}).get(trace))
+            self._options.progress("traces", done, len(wanted))
+            if not self._builder.room:
+                break
         return missing
 
-    def _ask(self, trace: int) -> Envelope | _Refused | None:
+    def ask(self, trace: int) -> Envelope | Refused | None:
+        """Return a trace; why it is not given, where its size is in the way; None where it is not there."""
         try:
             return self.api.trace(trace)
         except TooLarge as error:
-            return _Refused(self.reason(error))
-
-    def reason(self, error: TooLarge) -> str:
-        """Return why a trace is not given, as the server puts it."""
-        return str(error).removeprefix(f"{self._name}: ").partition(_NOT_LESS)[0]
+            return Refused(str(error).removeprefix(f"{self._name}: ").partition(_NOT_LESS)[0])
 
     def _take(self, trace: int, answer: Envelope, expected: int | None) -> None:
         before = len(self._builder)
         read_envelope(answer, self._builder, self._ledger, self._name)
-        self._have.add(trace)
-        if self.kept is not None:
-            self.kept[trace] = answer
+        self.have[trace] = None
         if not self._builder.full:
             self._losses.note(trace, answer, len(self._builder) - before, expected)
 
@@ -163,57 +153,24 @@ class TempoReader:
     # --- Runs of ours ---
 
     def find_run(self, selection: Selection) -> tuple[str, int] | None:
-        """Return (run id, attempt) of the run that is asked for, or None when there is no run of ours.
-
-        A full run id needs no search: the ids of its traces follow from it. NothingFound when a run is named
-        that is not there.
-        """
+        """Return (run id, attempt) of the run that is asked for; as `own_runs.find_run`."""
         prefix = selection.run_id.lower() if selection.run_id else None
-        if prefix and _FULL_ID.fullmatch(prefix):
-            attempt = self._last_attempt(prefix, selection.attempt)
-            if attempt is not None:
-                return prefix, attempt
-        now = time.time_ns() + _AHEAD_NS
-        until = min(now, selection.end) if selection.end is not None else now
-        # A run that reaches into the time asked for may have begun long before it.
-        since = min(until, now - _AHEAD_NS if selection.start is None else selection.start)
-        for back in LOOKBACKS_NS:
-            self.search_runs(selection.service, since - back, until, _CANDIDATES, prefix)
-            found = [run for run in list_runs(self.so_far()) if _wanted(run, prefix, selection)]
-            if found:
-                if prefix and len({run.run_id for run in found}) > 1:
-                    raise UsageError(f"{self._name}: several runs begin with {prefix}; give more of the id")
-                latest = found[0].run_id
-                return latest, max(run.attempt for run in found if run.run_id == latest)
-        if prefix:
-            raise NothingFound(f"{self._name}: no run {prefix}; see `grademl runs`")
-        return None
 
-    def _last_attempt(self, run_id: str, asked: int | None) -> int | None:
-        if asked is not None:
-            return asked if self._has_run(run_id, asked) else None
-        last, attempt = None, 0
-        while attempt - (last if last is not None else -1) <= _ATTEMPTS_WITHOUT_A_TRACE:
-            if self._has_run(run_id, attempt):
-                last = attempt
-            attempt += 1
-        return last
+        def search(start: int, end: int) -> list[RunSummary]:
+            self.search_runs(selection.service, start, end, _CANDIDATES, prefix)
+            return list_runs(self.so_far())
 
-    def _has_run(self, run_id: str, attempt: int) -> bool:
-        """The run's own trace arrives when it ends (or with its first checkpoint), its windows before."""
-        kinds = (semconv.TRACE_RUN, semconv.TRACE_WINDOW)
-        ids = [semconv.trace_id(run_id, attempt, kind) for kind in kinds]
-        return any(self._ask(trace) is not None for trace in ids)
+        return find_run(selection, self._name, lambda trace: self.ask(trace) is not None, search)
 
     def search_runs(
         self, service: str | None, start: int, end: int, count: int, prefix: str | None = None
     ) -> None:
         """Read the newest ``count`` run traces of ``[start, end]``, and a few windows of runs that go on."""
         prefix = prefix if prefix and _HEX.fullmatch(prefix) else None
-        ended = Wanted(service, semconv.RUN, _OURS, prefix)
+        ended = Wanted(service, semconv.RUN, OURS, prefix)
         live = Wanted(service, semconv.WINDOW, (), prefix)
         found = [*self.search(ended, start, end, count)]
-        found += self.search(live, max(start, end - _LIVE_NS), end, _LIVE_WINDOWS)
+        found += self.search(live, max(start, end - LIVE_NS), end, LIVE_WINDOWS)
         self.fetch([one.trace for one in found])
 
     def search(self, wanted: Wanted, start: int, end: int, count: int | None) -> list[Found]:
@@ -259,7 +216,7 @@ class TempoReader:
                 f" --service (there: {known})"
             )
         wanted = Wanted(service, selection.operation, selection.attributes)
-        until = selection.end if selection.end is not None else time.time_ns() + _AHEAD_NS
+        until = selection.end if selection.end is not None else time.time_ns() + AHEAD_NS
         latest = min(until, time.time_ns())
         starts = [latest - back for back in LOOKBACKS_NS] if selection.start is None else [selection.start]
         for start in starts:
@@ -295,11 +252,3 @@ def read_envelope(answer: Envelope, builder: SpanBuilder, ledger: Ledger, name: 
                 read_document(answer.body, builder)
     except Unreadable as fault:
         raise SourceError(f"{name}: a trace that cannot be read: {fault}") from None
-
-
-def _wanted(run: RunSummary, prefix: str | None, selection: Selection) -> bool:
-    return (
-        (prefix is None or run.run_id.lower().startswith(prefix))
-        and selection.attempt in (None, run.attempt)
-        and (selection.start is None or run.end >= selection.start)
-    )
