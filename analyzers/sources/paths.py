@@ -24,7 +24,7 @@ _ROTATED: Final = re.compile(
     r"(?P<stem>.+)-(?P<time>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3})(?:-[a-z]+)?(?P<suffix>\.[^.]+)?(?P<packed>\.gz|\.zst)?"
 )
 """What the Collector calls a rotated file; new versions say at the end why it was rotated, as ``-size``."""
-_GLOB: Final = re.compile(r"[*?\[]")
+_GLOB: Final = re.compile(r"[*?]|\[[^]]+\]")
 
 Series = tuple[Path, ...]
 """A file, the ones that it was before it was rotated, in order of time, before it."""

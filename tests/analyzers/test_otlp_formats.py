@@ -196,6 +196,28 @@ def test_what_the_sdk_dropped_is_counted() -> None:
     assert ledger.sdk_dropped == 6
 
 
+def test_many_small_lines_are_each_for_themselves() -> None:
+    lines = [document(spanId=f"{number:x}") for number in range(1, 1001)]
+    odd = {
+        100: b'{"resourceSpans":[{"scopeSpans":]}',
+        200: b'{"resourceSpans":[]}',
+        300: b"",
+        400: b" \r",
+        500: b'{"resourceMetrics":[{"scopeMetrics":[]}]}',
+        600: b'{"resourceSpans":[{"scopeSpans":7}]}',
+    }
+    for at, line in odd.items():
+        lines[at] = line
+    wanted = [number for number in range(1, 1001) if number - 1 not in odd]
+    for end in (b"\n", b"\r\n"):
+        spans, ledger = read(end.join(lines))
+        assert spans.span_id.tolist() == wanted
+        assert (ledger.unreadable_lines, ledger.passed_over, ledger.duplicates) == (2, 1, 0)
+        assert ledger.warnings[0].startswith("file: 2 unreadable lines left out; line 101: not JSON")
+    few, _ = read(b"\n".join(lines), max_spans=150)
+    assert few.span_id.tolist() == wanted[:150]
+
+
 def test_spans_without_an_id_take_no_others_with_them() -> None:
     request = json.loads(document(links=[{"traceId": "zz", "spanId": "1"}, {"traceId": "a", "spanId": "b"}]))
     spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"]

@@ -128,12 +128,13 @@ class _Documents:
         spans, taken, number = [], 0, 0
         for line in lines:
             match = _ONLY_SPANS.fullmatch(line)
-            if match is None:
+            if match is not None:
+                number += 1
+                if inner := match.group(1).strip():
+                    spans.append(inner)
+            elif line.strip():
                 break
-            number += 1
             taken += len(line) + 1
-            if inner := match.group(1).strip():
-                spans.append(inner)
         count = len(spans)
         if count > 1:
             try:
