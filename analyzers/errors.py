@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from grademl_otel.analyzers.printable import clean
+from grademl_otel.analyzers.secrecy import hidden
 
 EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
@@ -27,7 +28,7 @@ class GrademlError(Exception):
     exit_code: ClassVar[int] = EXIT_SOURCE
 
     def __init__(self, message: str) -> None:
-        super().__init__(clean(" ".join(message.split())))
+        super().__init__(hidden(clean(" ".join(message.split()))))
 
 
 class UsageError(GrademlError):

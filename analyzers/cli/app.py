@@ -19,6 +19,7 @@ from grademl_otel.analyzers.cli.interrupts import interruptible
 from grademl_otel.analyzers.cli.output import Outcome, deliver
 from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.printable import clean, clean_lines
+from grademl_otel.analyzers.secrecy import hidden
 
 
 def run(argv: Sequence[str]) -> int:
@@ -59,8 +60,8 @@ def _fail(line: str, code: int, debug: bool) -> int:
     # Nobody may be left to read it: the code still tells.
     with suppress(OSError):
         if debug:
-            print(clean_lines(traceback.format_exc()), file=sys.stderr)
-        print(f"grademl: {clean(' '.join(line.split()))}", file=sys.stderr, flush=True)
+            print(hidden(clean_lines(traceback.format_exc())), file=sys.stderr)
+        print(f"grademl: {hidden(clean(' '.join(line.split())))}", file=sys.stderr, flush=True)
     return code
 
 

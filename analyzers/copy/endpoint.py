@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from grademl_otel.analyzers.errors import UsageError, without_secrets
+from grademl_otel.analyzers.secrecy import keep
 from grademl_otel.export.settings import GRPC, HTTP, TRACES, OtlpSettings, OtlpSettingsError
 
 _GRPC_PORT: Final = 4317
@@ -50,4 +51,6 @@ def settings_for(
         settings = OtlpSettings.from_env(TRACES, {**environ, **own})
     except OtlpSettingsError as error:
         raise UsageError(str(error)) from None
-    return replace(settings, headers={**settings.headers, **{k.lower(): v for k, v in headers.items()}})
+    settings = replace(settings, headers={**settings.headers, **{k.lower(): v for k, v in headers.items()}})
+    keep(settings.headers.values())
+    return settings

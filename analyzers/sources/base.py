@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary
+from grademl_otel.analyzers.secrecy import keep
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.sources.buffer import SpanBuilder
@@ -41,6 +42,9 @@ class SourceOptions:
     client_key: str | None = None
     """File of that key where it is not in the same one."""
     progress: Progress = field(default=no_progress, repr=False)
+
+    def __post_init__(self) -> None:
+        keep(self.headers.values())
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.secrecy import keep
 from grademl_otel.analyzers.sources.base import SourceOptions
 
 HEADERS_VARIABLE: Final = "GRADEML_HEADERS"
@@ -33,6 +34,7 @@ def from_environment(options: SourceOptions) -> SourceOptions:
     if login and not any(name.lower() == "authorization" for name in headers):
         if ":" not in login:
             raise UsageError(f"${USER_VARIABLE}: expected NAME:PASSWORD")
+        keep((login, login.partition(":")[2]))
         headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
     return replace(
         options,
