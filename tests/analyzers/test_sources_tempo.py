@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import secrets
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
@@ -678,6 +680,29 @@ def test_an_address_must_name_a_host_and_no_secret(uri: str) -> None:
 )
 def test_an_address_has_a_port_and_a_prefix(uri: str, base: str) -> None:
     assert open_source(uri).uri == base
+
+
+def test_an_http_address_is_asked_what_it_is(fake: FakeTempo) -> None:
+    fake.lines, fake.tenant = shop(2, time.time_ns() - 600 * S, S), "team-a"
+    options = SourceOptions(headers={TENANT_HEADER: "team-a"})
+    source = open_source(f"http://127.0.0.1:{fake.port}", options)
+    assert len(source.read(Selection(service="shop")).spans) == 4
+    assert source.uri == fake.url
+    pasted = open_source(f"http://127.0.0.1:{fake.port}/api/v2/traces/2", options)
+    assert set(pasted.read(Selection()).spans.trace_lo.tolist()) == {2}
+
+
+def test_tls_with_a_ca_of_ones_own(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with serve(FakeTempo(shop(2, time.time_ns() - 600 * S, S)), tls) as server:
+        address = f"tempos://127.0.0.1:{server.port}"
+        source = open_source(address, SourceOptions(ca=str(tmp_path / "ca.pem")))
+        assert len(source.read(Selection(service="shop")).spans) == 4
+        with pytest.raises(SourceError, match="--ca"):
+            open_source(address).read(Selection(service="shop"))
 
 
 # --- Copies, doctor ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -375,8 +376,8 @@ def _refused(text: str) -> Reply:
 
 
 @contextmanager
-def serve(fake: FakeTempo) -> Iterator[FakeTempo]:
-    """Run ``fake`` on a free loopback port until the block ends."""
+def serve(fake: FakeTempo, tls: SSLContext | None = None) -> Iterator[FakeTempo]:
+    """Run ``fake`` on a free loopback port until the block ends; with TLS if ``tls`` is given."""
     lock = Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -410,6 +411,8 @@ def serve(fake: FakeTempo) -> Iterator[FakeTempo]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     fake.port = server.server_address[1]
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
