@@ -36,6 +36,20 @@ class FakeJaeger:
     """Required value of the header x-tenant."""
     intercept: Callable[[str], Reply | None] = lambda path: None
     """May answer a path (without parameters) itself; status 0 closes the connection without an answer."""
+    summaries: bool = False
+    """Whether it has trace summaries, as v2.19 on has."""
+    rows: bool = False
+    """Whether a search looks at three times the limit of spans, as on Cassandra."""
+    page: bool = False
+    """Whether unknown paths get the page of the user interface, as they do from a real one."""
+    largest: int = 1_000_000
+    """Largest limit of a search."""
+    withheld: dict[str, int] = field(default_factory=dict)
+    """Trace id -> number of its spans that are counted and not given."""
+    pack: Callable[[bytes], tuple[str, bytes]] | None = None
+    """Returns a Content-Encoding and the body in it."""
+    cut: Callable[[str], int | None] = lambda path: None
+    """After how many bytes of the answer to a path the connection closes."""
     port: int = 0
     requests: list[str] = field(default_factory=list)
     """Paths with parameters, in the order received."""
@@ -57,30 +71,35 @@ class FakeJaeger:
             return own
         if self.tenant is not None and tenant != self.tenant:
             return 401, "text/plain", b"missing tenant header" if tenant is None else b"unknown tenant"
-        if self.v3:
-            return self._v3(parts.path, query)
-        return self._v1(parts.path, query)
+        status, kind, body = self._v3(parts.path, query) if self.v3 else self._v1(parts.path, query)
+        if self.page and body == _NOT_FOUND:
+            return 200, "text/html", b"<!doctype html><title>Jaeger UI</title>"
+        return status, kind, body
 
     def _v3(self, path: str, query: dict[str, str]) -> Reply:
         if path == "/api/v3/services":
             return _json({"services": self._services()})
-        if path == "/api/v3/traces":
+        if path == "/api/v3/traces" or (path == "/api/v3/trace-summaries" and self.summaries):
             start, end = _ns(query["query.startTimeMin"]), _ns(query["query.startTimeMax"])
             found = self._search(
                 query.get("query.serviceName"), query.get("query.operationName"),
                 query.get("query.attributes"), start, end, int(query["query.searchDepth"]),
             )  # fmt: skip
+            if found is None:
+                return _TOO_DEEP
+            if found and path.endswith("summaries"):
+                return _json({"summaries": [_summary(trace) for trace in found]})
         elif path.startswith("/api/v3/traces/"):
             found = self._trace(path)
         else:
-            return 404, "text/plain", b"404 page not found\n"
+            return 404, "text/plain", _NOT_FOUND
         if not found:
             body = {"error": {"httpCode": 404, "message": "No traces found"}}
             return 404, "text/plain", json.dumps(body).encode()
         groups = [
             {"resource": resource, "scopeSpans": [{"scope": {}, "spans": [span]}]}
             for trace in found
-            for resource, span in trace
+            for resource, span in trace[: len(trace) - self.withheld.get(trace[0][1]["traceId"], 0)]
         ]
         return _json({"result": {"resourceSpans": groups}})
 
@@ -92,6 +111,8 @@ class FakeJaeger:
                 query.get("service"), query.get("operation"), query.get("tags"),
                 int(query["start"]) * 1000, int(query["end"]) * 1000, int(query["limit"]),
             )  # fmt: skip
+            if found is None:
+                return _TOO_DEEP
             return _json({"data": [jaeger_trace(trace) for trace in found], "errors": None})
         if path.startswith("/api/traces/"):
             found = self._trace(path)
@@ -99,7 +120,7 @@ class FakeJaeger:
                 return _json({"data": [jaeger_trace(found[0])], "errors": None})
             body = {"data": None, "errors": [{"code": 404, "msg": "trace not found"}]}
             return 404, "text/plain", json.dumps(body).encode()
-        return 404, "text/plain", b"404 page not found\n"
+        return 404, "text/plain", _NOT_FOUND
 
     def _trace(self, path: str) -> list[Trace]:
         trace = self.traces().get(path.rpartition("/")[2])
@@ -110,7 +131,10 @@ class FakeJaeger:
 
     def _search(
         self, service: str | None, operation: str | None, tags: str | None, start: int, end: int, limit: int
-    ) -> list[Trace]:
+    ) -> list[Trace] | None:
+        """Return the traces found, the latest first; None where the limit is refused."""
+        if limit > self.largest:
+            return None
         wanted = set(json.loads(tags).items()) if tags else set()
 
         def matches(resource: dict[str, Any], span: dict[str, Any]) -> bool:
@@ -122,9 +146,39 @@ class FakeJaeger:
                 and wanted <= own
             )
 
+        if self.rows:
+            hits = [
+                (int(both[1]["startTimeUnixNano"]), trace_id)
+                for trace_id, trace in self.traces().items()
+                for both in trace
+                if matches(*both)
+            ]
+            latest = [trace_id for _, trace_id in sorted(hits, reverse=True)[: 3 * limit]]
+            return [self.traces()[trace_id] for trace_id in dict.fromkeys(latest)][:limit]
         found = [t for t in self.traces().values() if any(matches(*both) for both in t)]
-        found.sort(key=lambda t: min(int(span["startTimeUnixNano"]) for _, span in t), reverse=True)
+        found.sort(key=_start, reverse=True)
         return found[:limit]
+
+
+_NOT_FOUND = b"404 page not found\n"
+_TOO_DEEP = (
+    500,
+    "text/plain",
+    b'{"error":{"httpCode":500,"message":"search depth must be greater than 0 and less than max traces"}}',
+)
+
+
+def _start(trace: Trace) -> int:
+    return min(int(span["startTimeUnixNano"]) for _, span in trace)
+
+
+def _summary(trace: Trace) -> dict[str, Any]:
+    return {
+        "traceId": trace[0][1]["traceId"],
+        "minStartTimeUnixNano": str(_start(trace)),
+        "maxEndTimeUnixNano": str(max(int(span["endTimeUnixNano"]) for _, span in trace)),
+        "spanCount": len(trace),
+    }
 
 
 @lru_cache(maxsize=4)
@@ -172,9 +226,15 @@ def serve(fake: FakeJaeger) -> Iterator[FakeJaeger]:
                 self.send_header("Location", f"{kind}?{urlsplit(self.path).query}")
             else:
                 self.send_header("Content-Type", kind)
+            if fake.pack is not None and status == 200:
+                encoding, body = fake.pack(body)
+                self.send_header("Content-Encoding", encoding)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            kept = fake.cut(urlsplit(self.path).path)
+            self.wfile.write(body if kept is None else body[:kept])
+            if kept is not None:
+                self.close_connection = True
 
         def log_message(self, *arguments: Any) -> None:
             pass

@@ -5,9 +5,9 @@ An answer as long as its limit may be cut. Its window is then asked for again in
 traces that came lie close to each other. Most stores give the newest traces first, but none promises it: so
 the time after the newest that came is searched, too, mostly in vain.
 
-Some stores (Cassandra) look at a fixed number of rows, three times the limit, and so give fewer traces than
-the limit though more exist. Until an answer has shown that this is not so, one with many more traces than any
-that proved whole is checked: its halves must bring nothing new.
+Some stores (Cassandra) look at a number of rows, three times the limit, and so give fewer traces than the
+limit though more exist. Until an answer has shown that this is not so, one with more spans than its limit, and
+many more traces than any that proved whole, is asked for again with a limit that its rows cannot reach.
 """
 
 from __future__ import annotations
@@ -96,32 +96,42 @@ class Windows:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the number of new traces that each window brought."""
-        at, pace = self._end, self._pace
-        pace.width = pace.width or self._end - self._start
+        at = self._end
+        self._pace.width = self._pace.width or self._end - self._start
         while True:
-            start = max(self._start, at - max(pace.width, self._finest))
-            # A window that may hold far too many is asked for few: they tell how long it may be.
-            careful = pace.fit is not None and at - start > 2 * pace.fit
-            limit = pace.least if careful else pace.limit
-            look, full = self._look(start, at, limit)
-            if full and at - start > self._finest:
-                pace.width = self._shorter(start, at, look, limit)
-                yield look.new
-                continue
-            new = look.new
-            if full:
-                new += self._insist(start, at)
-            elif self._doubtful(look, limit) and at - start > self._finest:
-                new += self._look_closer(start, at, look.new + look.again)
+            start = max(self._start, at - max(self._pace.width, self._finest))
+            new, whole = self._search(start, at)
             yield new
-            if start == self._start:
+            if whole and start == self._start:
                 return
-            at = start
-            if pace.fit is not None and (self._aside or (pace.fit < pace.width and new)):
-                pace.width = pace.fit
-            elif (look.new + look.again) * _SPARSE < limit:
-                pace.width *= 2
-            self._aside = False
+            if whole:
+                at = start
+
+    def _search(self, start: int, at: int) -> tuple[int, bool]:
+        """Search one window; return the number of new traces, and whether it held no more."""
+        pace, shortest = self._pace, at - start <= self._finest
+        # A window that may hold far too many is asked for few: they tell how long it may be.
+        careful = pace.fit is not None and at - start > 2 * pace.fit
+        limit = pace.least if careful else pace.limit
+        look, full = self._look(start, at, limit)
+        new = look.new
+        if full and (shortest or not new):
+            # Where nothing new comes, many traces may lie at one moment, and no shorter window helps.
+            more, full = self._insist(start, at, limit, _LARGEST_LIMIT if shortest else 4 * limit)
+            new += more
+        if full and not shortest:
+            pace.width = self._shorter(start, at, look, limit)
+            return new, False
+        if full:
+            self.dense.append(start)
+        elif not shortest and self._doubtful(look, limit):
+            new += self._look_closer(start, at, look, limit)
+        if pace.fit is not None and (self._aside or (pace.fit < (pace.width or 0) and new)):
+            pace.width = pace.fit
+        elif (look.new + look.again) * _SPARSE < limit:
+            pace.width = 2 * (at - start)
+        self._aside = False
+        return new, True
 
     def _doubtful(self, look: Look, limit: int) -> bool:
         """Whether an answer that is not full may have been cut at a number of rows."""
@@ -155,22 +165,42 @@ class Windows:
             return self._look(start, end, self._pace.limit)
         return look, look.new + look.again >= limit
 
-    def _insist(self, start: int, end: int) -> int:
-        """Ask for more traces of a moment than one answer was to have; return the number of new ones."""
-        limit, found = self._pace.limit, 0
-        while limit < _LARGEST_LIMIT:
-            limit = min(_LARGEST_LIMIT, limit * 4)
+    def _insist(self, start: int, end: int, limit: int, most: int) -> tuple[int, bool]:
+        """Ask for up to ``most`` traces; return the number of new ones, and whether there may be more."""
+        found = 0
+        while limit < most:
+            limit = min(most, limit * 4, _LARGEST_LIMIT)
             try:
                 look = self._ask(start, end, limit)
             except SourceError:  # more than the server allows
                 break
             found += look.new
             if look.new + look.again < limit:
-                return found
-        self.dense.append(start)
-        return found
+                return found, False
+            if limit == _LARGEST_LIMIT:
+                break
+        return found, True
 
-    def _look_closer(self, start: int, end: int, count: int) -> int:
+    def _look_closer(self, start: int, end: int, look: Look, limit: int) -> int:
+        """Ask for more traces than there are spans, which no store cuts; return the number of new traces."""
+        found, traces = 0, look.new + look.again
+        spans = look.spans * traces // max(look.new, 1)
+        while True:
+            limit = 2 * max(limit, spans)
+            try:
+                if limit > _LARGEST_LIMIT:
+                    break
+                more = self._ask(start, end, limit)
+            except SourceError:  # more than the server allows
+                break
+            found += more.new
+            spans += more.spans
+            if not more.new:
+                self._whole = max(self._whole, traces)
+                return found
+        return found + self._split(start, end)
+
+    def _split(self, start: int, end: int) -> int:
         """Search the halves, and theirs where they bring more; return the number of new traces."""
         found, windows = 0, [(start, end)]
         while windows:
@@ -180,8 +210,7 @@ class Windows:
             looks = [self._look(*half, self._pace.limit) for half in halves]
             new = sum(look.new for look, _ in looks)
             found += new
-            if not new and not any(full for _, full in looks):
-                self._whole = max(self._whole, count)
-            elif end - start > 2 * self._finest:
+            if (new or any(full for _, full in looks)) and end - start > 2 * self._finest:
                 windows += halves
+        self._whole = max(self._whole, found)
         return found
