@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from grademl_otel.analyzers.errors import SourceError
@@ -231,30 +231,60 @@ def _read_messages(
     messages: Iterator[bytes], where: str, builder: SpanBuilder, ledger: Ledger, max_bytes: int
 ) -> None:
     """Read messages of JSON or protobuf; one that cannot be read is counted, and the next one is tried."""
-    good = bad = 0
-    first = ""
-    with ExitStack() as open_readers:
-        reader: TracesReader | None = None
-        while not (builder.full if reader is None else reader.full):
-            try:
-                message = next(messages, None)
-                if message is None:
-                    break
-                message = unpacked(message, max_bytes)
-                if sniff.holds(message[: sniff.HEAD]) is Holds.TEXT:
-                    documents.read_document(message, builder, ledger)
-                else:
-                    reader = reader or open_readers.enter_context(_traces_reader(builder, ledger))
+    opened = _Opened(messages, max_bytes)
+    first = next(opened, b"")
+    whole = chain([first] if first else [], opened)
+    if sniff.holds(first[: sniff.HEAD]) is Holds.TEXT:
+        documents.read_json((message + b"\n" for message in whole), builder, ledger, where, max_bytes)
+    else:
+        with _traces_reader(builder, ledger) as reader:
+            for message in whole:
+                try:
                     reader.read(message)
-                good += 1
+                except Unreadable as fault:
+                    opened.left_out(fault)
+                if reader.full:
+                    break
+    if opened.bad and not opened.good:
+        raise Unreadable(opened.fault)
+    ledger.unreadable_lines += opened.bad
+    if opened.bad:
+        ledger.warnings.append(f"{where}: {opened.bad} unreadable messages left out; {opened.fault}")
+    if opened.ended is not None:
+        raise opened.ended
+
+
+class _Opened(Iterator[bytes]):
+    """Messages without their compression, up to where they break off; what is damaged is left out."""
+
+    def __init__(self, messages: Iterator[bytes], max_bytes: int) -> None:
+        self._messages = messages
+        self._max_bytes = max_bytes
+        self.good = 0
+        self.bad = 0
+        self.fault = ""
+        """What was wrong with the first of those that were left out."""
+        self.ended: Cut | Unreadable | None = None
+        """Why there are no more, where that is not the end of the file."""
+
+    def __next__(self) -> bytes:
+        while True:
+            try:
+                message = next(self._messages)
+            except (Cut, Unreadable) as fault:
+                self.ended = fault
+                raise StopIteration from None
+            self.good += 1
+            try:
+                return unpacked(message, self._max_bytes)
             except Unreadable as fault:
-                bad += 1
-                first = first or f"message {good + bad}: {fault}"
-    ledger.unreadable_lines += bad
-    if bad and not good:
-        raise Unreadable(first)
-    if bad:
-        ledger.warnings.append(f"{where}: {bad} unreadable messages left out; {first}")
+                self.left_out(fault)
+
+    def left_out(self, fault: Unreadable) -> None:
+        """Count the message that was looked at last as unreadable."""
+        self.fault = self.fault or f"message {self.good + self.bad}: {fault}"
+        self.good -= 1
+        self.bad += 1
 
 
 def _traces_reader(builder: SpanBuilder, ledger: Ledger) -> TracesReader:

@@ -409,6 +409,19 @@ def test_a_damaged_message_leaves_the_others() -> None:
         assert "message 2: " in ledger.warnings[0]
 
 
+def test_messages_of_json_that_are_damaged_leave_the_others() -> None:
+    messages = [document(spanId=f"{number:x}") for number in range(1, 301)]
+    broken = zstd(messages[9])
+    packed = [zstd(message) for message in messages]
+    packed[9], packed[19] = broken[:-9] + bytes(9), zstd(b"{no json")
+    data = framed(packed)
+    spans, ledger = read(data[:-5])
+    assert spans.span_id.tolist() == [number for number in range(1, 300) if number not in (10, 20)]
+    assert ledger.unreadable_lines == 3
+    assert any("message 10: a message of which its zstd data" in warning for warning in ledger.warnings)
+    assert "file: the last message is cut; it was left out" in ledger.warnings
+
+
 def test_the_end_of_a_file_that_is_being_written_is_told() -> None:
     message = otlp_protobuf(SPANS)
     whole = framed([message, message])
@@ -424,7 +437,7 @@ def test_lengths_that_cannot_be() -> None:
         read(struct.pack(">I", 1 << 29) + otlp_protobuf(SPANS))
     spans, ledger = read(good + b"\x7f\xff\xff\xff" + good)
     assert len(spans) == len(SPANS)
-    assert ledger.unreadable_lines == 1
+    assert "2,147,483,647 bytes" in str(ledger.broken)
 
 
 def test_a_message_that_is_a_bomb() -> None:
