@@ -55,7 +55,7 @@ def read_table(path: Path, builder: SpanBuilder, live: npt.NDArray[np.bool_] | N
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, IndexError, msgspec.MsgspecError) as error:
+    except (pa.ArrowException, OSError, IndexError, ValueError, msgspec.MsgspecError) as error:
         reason = " ".join(str(error).split())[:160]
         raise SourceError(f"{path}: no spans file of a copy, or damaged: {reason}") from None
 
@@ -118,6 +118,7 @@ def _batches(
     if not len(table):
         return
     columns = {name: _whole(table[name]) for name in table.column_names}
+    _check(columns, about)
     form, reading = columns.pop("form").to_numpy(), columns.pop("reading").to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(form)) + 1).tolist(), len(form)]
     for begin, end in pairwise(bounds):
@@ -133,6 +134,27 @@ def _batches(
             if not mask.all():
                 batch = rows_of(batch, np.flatnonzero(mask))
         yield batch
+
+
+def _check(columns: dict[str, Any], about: About) -> None:
+    """Raise ValueError for values that no copy has and that would be taken for others."""
+    for name, array in columns.items():
+        if array.null_count:
+            raise ValueError(f"{name} with nulls")
+    bounds = {
+        "form": (0, len(about.forms)),
+        "resource_ix": (0, len(about.resources)),
+        "scope_ix": (-1, len(about.scopes)),
+        "start": (0, 1 << 63),
+        "end": (0, 1 << 63),
+    }
+    for name, (low, high) in bounds.items():
+        values = columns[name].to_numpy()
+        if values.min() < low or values.max() >= high:
+            raise ValueError(f"{name} out of bounds")
+    trace = columns["trace_hi"].to_numpy() | columns["trace_lo"].to_numpy()
+    if not (trace.all() and columns["span_id"].to_numpy().all()):
+        raise ValueError("spans without an id")
 
 
 def _batch(

@@ -6,11 +6,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grademl_otel.analyzers.copy.pull import origin_of, pull
+from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.columns import STATUS_UNSET, Telemetry
 from grademl_otel.analyzers.sources import open_source
 from grademl_otel.analyzers.sources.base import Selection
 
-from ..support.every_format import varint
+from ..support.every_format import otlp_protobuf, varint
 from ..support.foreign_formats import jaeger_trace
 from ..support.truth import SPANS
 
@@ -46,3 +52,26 @@ def test_types_of_events_that_nobody_knows_are_counted_together(tmp_path: Path) 
     (told,) = (line for line in warnings if "passed over" in line)
     assert "500 events of no known type" in told
     assert told.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("start", -1, "start"),
+        ("resource_ix", 7, "resource_ix"),
+        ("scope_ix", -2, "scope_ix"),
+        ("span_id", 0, "id"),
+    ],
+)
+def test_a_copy_with_values_that_no_copy_has(column: str, value: int, says: str, tmp_path: Path) -> None:
+    source = tmp_path / "spans.pb"
+    source.write_bytes(otlp_protobuf(SPANS[:2]))
+    opened = open_source(str(source))
+    pull(opened, tmp_path / "copy", origin_of(str(source), opened.uri, Selection(), None))
+    (path,) = (tmp_path / "copy").glob("*.parquet")
+    table = pq.read_table(path)
+    ix = table.column_names.index(column)
+    changed = pa.array([value, *table[column].to_pylist()[1:]], table.schema.field(ix).type)
+    pq.write_table(table.set_column(ix, table.schema.field(ix), changed), path)
+    with pytest.raises(SourceError, match=says):
+        open_source(str(path)).read(Selection())

@@ -16,6 +16,7 @@ import resource
 import signal
 import sys
 import tempfile
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ from ..support import every_format as formats
 from ..support.foreign_formats import jaeger_v1, kineto, zipkin
 from ..support.mutations import Mutate, of_bytes, of_json, of_protobuf
 from ..support.truth import SPANS, T0, WIDE, Happening, Link, Span
+from .mutated_copy import COPY
 from .mutated_servers import JAEGER, TEMPO, Form
 
 MUTATIONS: Final = 10_000
@@ -87,8 +89,8 @@ def of_frames(messages: Sequence[bytes], compress: bool) -> Mutate:
     return mutate
 
 
-_LINES: Final = formats.otlp_lines(SMALL) + formats.otlp_lines(SPANS[5:6])
-_MESSAGES: Final = (formats.otlp_protobuf(SMALL), formats.otlp_protobuf(SPANS[6:]))
+LINES: Final = formats.otlp_lines(SMALL) + formats.otlp_lines(SPANS[5:6])
+MESSAGES: Final = (formats.otlp_protobuf(SMALL), formats.otlp_protobuf(SPANS[6:]))
 
 
 def in_memory(data: bytes) -> Telemetry:
@@ -120,12 +122,12 @@ def _text(data: bytes) -> tuple[Form, ...]:
 
 
 SOURCES: Final[dict[str, tuple[Form, ...]]] = {
-    "OTLP JSON": (*_text(_LINES), *_files(of_bytes(formats.gz(_LINES)), of_bytes(formats.zstd(_LINES)))),
+    "OTLP JSON": (*_text(LINES), *_files(of_bytes(formats.gz(LINES)), of_bytes(formats.zstd(LINES)))),
     "OTLP protobuf": _files(
-        of_bytes(_MESSAGES[0]),
-        of_protobuf(_MESSAGES[0]),
-        of_frames(_MESSAGES, compress=False),
-        of_frames(_MESSAGES, compress=True),
+        of_bytes(MESSAGES[0]),
+        of_protobuf(MESSAGES[0]),
+        of_frames(MESSAGES, compress=False),
+        of_frames(MESSAGES, compress=True),
     ),
     "Jaeger": (*_text(jaeger_v1(SMALL)), *_text(formats.jaeger_v3(SMALL)), *JAEGER),
     "Tempo": (
@@ -135,6 +137,7 @@ SOURCES: Final[dict[str, tuple[Form, ...]]] = {
     ),
     "Zipkin": _text(zipkin(SMALL)),
     "profiles": _text(kineto(SPANS[2:4])),
+    "copies": COPY,
 }
 """Kind of source -> its forms, which take turns: each what makes inputs, and what reads one."""
 
@@ -158,8 +161,8 @@ def through_all(name: str, worker: int, workers: int) -> dict[str, Any]:
                     path.write_bytes(data)
                     outcome(analyzed, path)
             except Exception as error:
-                what = f"{type(error).__name__}: {error}"
-                return {"source": name, "fault": f"seed {SEED}, number {number}: {what} for\n{data!r}"}
+                what = "".join(traceback.format_exception(error)[-3:])
+                return {"source": name, "fault": f"seed {SEED}, number {number}: {what}for\n{data!r}"}
             finally:
                 signal.alarm(0)
     return {"source": name, "ends": ends}

@@ -16,12 +16,10 @@ from typing import Any, Final
 import pytest
 
 from grademl_otel.analyzers.errors import GrademlError
-from grademl_otel.analyzers.sources import open_source
-from grademl_otel.analyzers.sources.base import Selection
 
 from ..support import every_format as formats
 from ..support.foreign_formats import jaeger_v1, zipkin
-from .mutated import _LINES, _MESSAGES, MUTATIONS, SMALL, SOURCES, one_line
+from .mutated import LINES, MESSAGES, MUTATIONS, SMALL, SOURCES, in_memory, one_line
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORKERS: Final = 2
@@ -63,12 +61,12 @@ def test_mutated_inputs(name: str, results: dict[str, list[dict[str, Any]]]) -> 
 # --- Cuts -------------------------------------------------------------------------------------------------
 
 CUT: Final[dict[str, bytes]] = {
-    "OTLP JSON lines": _LINES,
-    "OTLP protobuf": _MESSAGES[0],
-    "Collector protobuf": formats.framed(_MESSAGES),
-    "Collector protobuf zstd": formats.framed(_MESSAGES, compress=True),
-    "gzip": formats.gz(_LINES),
-    "zstd": formats.zstd(_LINES),
+    "OTLP JSON lines": LINES,
+    "OTLP protobuf": MESSAGES[0],
+    "Collector protobuf": formats.framed(MESSAGES),
+    "Collector protobuf zstd": formats.framed(MESSAGES, compress=True),
+    "gzip": formats.gz(LINES),
+    "zstd": formats.zstd(LINES),
     "Jaeger JSON": jaeger_v1(SMALL),
     "Jaeger v3": formats.jaeger_v3(SMALL),
     "Zipkin": zipkin(SMALL),
@@ -76,16 +74,14 @@ CUT: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_what_a_cut_took_is_told(name: str, tmp_path: Path) -> None:
+def test_what_a_cut_took_is_told(name: str) -> None:
     """Cut at each byte: fewer spans than there were are never taken for all, but between two documents."""
-    path, data = tmp_path / "input", CUT[name]
-    path.write_bytes(data)
-    whole = len(open_source(str(path)).read(Selection()).spans)
+    data = CUT[name]
+    whole = len(in_memory(data).spans)
     silent = []
     for end in range(len(data)):
-        path.write_bytes(data[:end])
         try:
-            telemetry = open_source(str(path)).read(Selection())
+            telemetry = in_memory(data[:end])
         except GrademlError as error:
             one_line(str(error))
             continue
@@ -94,8 +90,8 @@ def test_what_a_cut_took_is_told(name: str, tmp_path: Path) -> None:
             silent.append(end)
     # The first document ends there: what follows could not be missed.
     boundaries = {
-        "OTLP JSON lines": [_LINES.index(b"\n"), _LINES.index(b"\n") + 1],
-        "Collector protobuf": [len(formats.framed(_MESSAGES[:1]))],
-        "Collector protobuf zstd": [len(formats.framed(_MESSAGES[:1], compress=True))],
+        "OTLP JSON lines": [LINES.index(b"\n"), LINES.index(b"\n") + 1],
+        "Collector protobuf": [len(formats.framed(MESSAGES[:1]))],
+        "Collector protobuf zstd": [len(formats.framed(MESSAGES[:1], compress=True))],
     }
     assert silent == boundaries.get(name, [])
