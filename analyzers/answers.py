@@ -95,22 +95,7 @@ def runs(query: Query) -> Answer[RunsDocument]:
     source = open_query(query)
     listing, selection = source.list(), selection_of(query)
     entries = [
-        RunEntry(
-            run=run.run_id,
-            attempt=run.attempt,
-            fit=0,
-            script=run.script,
-            service=run.service,
-            start_unix_ns=str(run.start),
-            wall_ns=max(0, run.end - run.start),
-            ranks=run.ranks,
-            steps=run.steps,
-            ended=run.ended,
-            name=run.name,
-            parent=run.parent,
-            path=run.path,
-            verdict=run.verdict,
-        )
+        RunEntry.of(run)
         for run in listing.runs
         if (selection.service is None or run.service == selection.service)
         and (selection.start is None or run.end >= selection.start)

@@ -14,7 +14,7 @@ from grademl_otel.analyzers.doctor.recorded import signals
 from grademl_otel.analyzers.doctor.trial import record
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
-from grademl_otel.analyzers.model.facts import Completeness, RunSummary
+from grademl_otel.analyzers.model.facts import Completeness
 from grademl_otel.analyzers.model.foreign import judge_foreign
 from grademl_otel.analyzers.model.run import Run, build_run, foreign_services, list_runs
 from grademl_otel.analyzers.query import Query
@@ -100,7 +100,7 @@ def _document(source: Source, probe: Probe, query: Query, telemetry: Telemetry |
     return DoctorDocument(
         source=_look(source, probe),
         services=[name for name in services if name not in ours],
-        runs=[_entry(one) for one in runs],
+        runs=[RunEntry.of(one) for one in runs],
         spans=None if telemetry is None else _spans(telemetry.spans),
         run=None if run is None else _run(run),
         verdict=None if judged is None else judged.verdict,
@@ -139,23 +139,4 @@ def _spans(spans: SpanColumns) -> SpansLook:
         last_unix_ns=str(int(spans.end[possible].max())) if possible.any() else None,
         names=[NameCount(spans.names[ix], int(counts[ix])) for ix in order[:_NAMES].tolist()],
         more_names=max(0, len(order) - _NAMES),
-    )
-
-
-def _entry(run: RunSummary) -> RunEntry:
-    return RunEntry(
-        run=run.run_id,
-        attempt=run.attempt,
-        fit=0,
-        script=run.script,
-        service=run.service,
-        start_unix_ns=str(run.start),
-        wall_ns=max(0, run.end - run.start),
-        ranks=run.ranks,
-        steps=run.steps,
-        ended=run.ended,
-        name=run.name,
-        parent=run.parent,
-        path=run.path,
-        verdict=run.verdict,
     )

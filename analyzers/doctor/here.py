@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,12 @@ _PACKAGES: Final = (
     "opentelemetry-instrumentation",
     "opentelemetry-distro",
     "opentelemetry-exporter-otlp",
+)
+_SOMETIMES: Final = (
+    ("pyarrow", "copies"),
+    ("zstandard", "files compressed with zstd"),
+    ("grpc", "jaeger+grpc://"),
+    ("urllib3", "servers"),
 )
 _ENTRY_POINTS: Final = (
     ("opentelemetry_instrumentor", INSTRUMENTOR_NAME),
@@ -47,7 +54,7 @@ class Check:
 
 def checks(environ: Mapping[str, str]) -> list[Check]:
     """Return what can be said without recording anything."""
-    return [_command(), _packages(), _entry_points(), _torch(), *_settings(environ)]
+    return [_command(), _packages(), _extra(), _entry_points(), _torch(), *_settings(environ)]
 
 
 def instrument_command() -> str | None:
@@ -77,6 +84,15 @@ def _packages() -> Check:
     if missing:
         return Check("packages", BAD, f"not installed: {', '.join(missing)}", _INSTALL)
     return Check("packages", OK, ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+def _extra() -> Check:
+    """What the analyzer needs only for some sources; without the rest this command does not start."""
+    missing = [f"{name} (for {use})" for name, use in _SOMETIMES if find_spec(name) is None]
+    if missing:
+        how = "pip install 'grademl-otel[analyzer]'"
+        return Check("analyzer", NOTE, f"not installed: {', '.join(missing)}", how)
+    return Check("analyzer", OK, "all kinds of sources can be read")
 
 
 def _entry_points() -> Check:

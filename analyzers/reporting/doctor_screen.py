@@ -19,6 +19,8 @@ from grademl_otel.analyzers.units import count, milliseconds
 
 _INDENT: Final = 10
 _RUNS: Final = 8
+SERVERS: Final = frozenset({"Jaeger", "Tempo", "server"})
+"""Kinds that limit what they give; other sources only tell how much there is."""
 _MARK: Final = {"bad": "bold red", "no": "yellow", "in part": "yellow"}
 
 
@@ -67,7 +69,8 @@ def _source(canvas: Canvas, source: SourceLook) -> None:
     if source.api:
         _line(canvas, "way in", source.api)
     for name, value in source.limits.items():
-        _line(canvas, "limit", f"{name}: {value}")
+        text = f"{name}: {value}"
+        _line(canvas, "limit" if source.kind in SERVERS else "", text)
     if source.clock is not None:
         _line(canvas, "clock", _clock(source.clock))
 

@@ -9,12 +9,15 @@ the wall time exactly. What is not known is null, never 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from grademl_otel.analyzers.diagnosis.finding import Abstained, Finding, Verdict
 from grademl_otel.analyzers.printable import clean_json
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.model.facts import RunSummary
 
 CRITICAL_PATH_SCHEMA: Final = "grademl.critical_path/1"
 REPORT_SCHEMA: Final = "grademl.report/1"
@@ -427,6 +430,25 @@ class RunEntry:
     path: str | None
     verdict: str | None
     """On the completeness of its data; null where they were not all read for the list."""
+
+    @classmethod
+    def of(cls, run: RunSummary) -> RunEntry:
+        return cls(
+            run=run.run_id,
+            attempt=run.attempt,
+            fit=0,
+            script=run.script,
+            service=run.service,
+            start_unix_ns=str(run.start),
+            wall_ns=max(0, run.end - run.start),
+            ranks=run.ranks,
+            steps=run.steps,
+            ended=run.ended,
+            name=run.name,
+            parent=run.parent,
+            path=run.path,
+            verdict=run.verdict,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -289,6 +289,7 @@ def test_recording_works_here(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert list(found) == [
         "command",
         "packages",
+        "analyzer",
         "entry points",
         "PyTorch",
         "destination",

@@ -50,7 +50,7 @@ def probe(uri: str, api: TempoApi, options: SourceOptions) -> Probe:
         kind="Tempo",
         api=_api(api) if api.protobuf is not None else None,
         version=version,
-        limits=_limits(api),
+        limits=_limits(api) if api.protobuf is not None else {},
         clock_offset_ns=api.clock.offset_ns if api.clock else None,
         clock_error_ns=api.clock.error_ns if api.clock else None,
         services=tuple(name for name in services if name not in ours),
