@@ -43,7 +43,7 @@ def value(chance: random.Random, depth: int = 0) -> Any:
 def test_both_find_the_same_ends(damage: int) -> None:
     chance = random.Random(damage)
     for _ in range(1000):
-        text = bytearray(json.dumps(value(chance)).encode()[1:])
+        text = bytearray(json.dumps([value(chance) for _ in range(chance.randrange(20))]).encode()[1:])
         for _ in range(damage if text else 0):
             text[chance.randrange(len(text))] = chance.choice(b'"\\[]{},x')
         start = chance.randrange(len(text) + 1)

@@ -7,6 +7,9 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #define MAX_DEPTH 1000
 #define TOO_DEEP (-2)
@@ -51,6 +54,49 @@ static const char *after_string(const char *at, const char *stop)
     }
 }
 
+#if defined(__SSE2__)
+#define BLOCK 64
+
+/* Which of the bytes of a block are this one. */
+static uint64_t which(const __m128i *block, char byte)
+{
+    uint64_t found = 0;
+    const __m128i wanted = _mm_set1_epi8(byte);
+    for (int i = 3; i >= 0; i--)
+        found = found << 16 | (uint64_t)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(block[i], wanted));
+    return found;
+}
+
+/* Move `at` over whole blocks that change the depth and end nothing; return whether it is in a string then.
+ * It begins outside of one. */
+static int skip_blocks(const char **at, const char *stop, int *depth)
+{
+    const __m128i lower = _mm_set1_epi8(0x20); /* makes braces of brackets */
+    uint64_t inside = 0;                       /* all ones in a string */
+    while (stop - *at >= BLOCK) {
+        __m128i block[4], braces[4];
+        for (int i = 0; i < 4; i++) {
+            block[i] = _mm_loadu_si128((const __m128i *)(*at + 16 * i));
+            braces[i] = _mm_or_si128(block[i], lower);
+        }
+        if (which(block, '\\'))
+            break;
+        uint64_t quotes = which(block, '"'), strings = quotes;
+        for (int shift = 1; shift < 64; shift *= 2)
+            strings ^= strings << shift; /* from each quote to the next */
+        strings ^= inside;
+        int opened = __builtin_popcountll(which(braces, '{') & ~strings);
+        int closed = __builtin_popcountll(which(braces, '}') & ~strings);
+        if (*depth - closed <= 0 || *depth + opened > MAX_DEPTH)
+            break;
+        *depth += opened - closed;
+        inside = (uint64_t)((int64_t)strings >> 63);
+        *at += BLOCK;
+    }
+    return inside != 0;
+}
+#endif
+
 static PyObject *scan(PyObject *self, PyObject *args)
 {
     Py_buffer data;
@@ -65,8 +111,25 @@ static PyObject *scan(PyObject *self, PyObject *args)
         return NULL;
     }
     const char *base = data.buf, *at = base + start, *limit = base + stop;
+#if defined(__SSE2__)
+    Py_ssize_t bytewise = 0; /* before that every byte is looked at: its block may end something */
+#endif
     Py_BEGIN_ALLOW_THREADS
     while (at < limit) {
+#if defined(__SSE2__)
+        if (depth > 0 && at - base >= bytewise) {
+            int in_string = skip_blocks(&at, limit, &depth);
+            bytewise = at - base + BLOCK;
+            if (in_string) {
+                at = after_string(at, limit);
+                if (at == NULL)
+                    break;
+                continue;
+            }
+            if (at >= limit)
+                break;
+        }
+#endif
         unsigned char byte = (unsigned char)*at;
         if (!STRUCTURE[byte]) {
             at++;
