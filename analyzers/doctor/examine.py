@@ -20,6 +20,7 @@ from grademl_otel.analyzers.model.run import Run, build_run, foreign_services, l
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.doctor_document import (
+    SERVERS,
     DoctorDocument,
     NameCount,
     RunLook,
@@ -34,8 +35,6 @@ from grademl_otel.analyzers.sources.registry import SOURCE_VARIABLE
 from grademl_otel.analyzers.subject import open_query, selection_of
 
 _NAMES: Final = 20
-_SERVERS: Final = frozenset({"Jaeger", "Tempo", "server"})
-"""Kinds that cannot be read where their probe met a problem; of files some may be."""
 
 
 def examine(query: Query) -> DoctorDocument:
@@ -61,7 +60,7 @@ def examine(query: Query) -> DoctorDocument:
     probe = source.probe()
     notes, problems = list(probe.notes), [*wrong, *probe.problems]
     telemetry = None
-    if not probe.problems or probe.kind not in _SERVERS:
+    if not probe.problems or probe.kind not in SERVERS:  # of files some may be readable
         try:
             telemetry = source.read(selection_of(query))
         except NothingFound as nothing_found:

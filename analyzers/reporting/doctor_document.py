@@ -14,6 +14,8 @@ from grademl_otel.analyzers.printable import clean_json
 from grademl_otel.analyzers.reporting.document import ClockOffset, RunEntry
 
 DOCTOR_SCHEMA: Final = "grademl.doctor/1"
+SERVERS: Final = frozenset({"Jaeger", "Tempo", "server"})
+"""Kinds of sources that limit what they give; others only tell how much there is."""
 
 
 @dataclass(frozen=True)

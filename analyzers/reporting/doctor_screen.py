@@ -9,6 +9,7 @@ from typing import Final
 from grademl_otel.analyzers.reporting import runs_screen
 from grademl_otel.analyzers.reporting.canvas import Canvas, table
 from grademl_otel.analyzers.reporting.doctor_document import (
+    SERVERS,
     DoctorDocument,
     ServerClock,
     SourceLook,
@@ -19,8 +20,6 @@ from grademl_otel.analyzers.units import count, milliseconds
 
 _INDENT: Final = 10
 _RUNS: Final = 8
-SERVERS: Final = frozenset({"Jaeger", "Tempo", "server"})
-"""Kinds that limit what they give; other sources only tell how much there is."""
 _MARK: Final = {"bad": "bold red", "no": "yellow", "in part": "yellow"}
 
 
