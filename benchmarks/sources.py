@@ -81,7 +81,7 @@ def pull(folder: Path, traces: int) -> Iterator[Table]:
             _post(f"{jaeger.otlp_http}/v1/traces", message)
         ids = [f"{trace:032x}" for trace, _, _ in telemetry.traces(traces)]
         spans = traces * SPANS_PER_TRACE
-        ways: dict[str, Callable[[], float]] = {
+        ways: dict[str, Callable[[], tuple[float, float]]] = {
             "API v3, one trace after the other, thrown away": lambda: _download(jaeger, ids),
             "grademl pull jaeger://": lambda: _pull(jaeger.source, folder / "http", spans),
             "grademl pull jaeger+grpc://": lambda: _pull(
@@ -90,10 +90,9 @@ def pull(folder: Path, traces: int) -> Iterator[Table]:
         }
         rows = []
         for name, way in ways.items():
-            cpu = time.process_time() + _children_s()
-            wall_s = way()
-            cpu = time.process_time() + _children_s() - cpu
-            rows.append([name, duration(wall_s * 1e9), f"{spans / wall_s:,.0f}", duration(cpu * 1e9 / spans)])
+            wall_s, cpu_s = way()
+            each = duration(cpu_s * 1e9 / spans)
+            rows.append([name, duration(wall_s * 1e9), f"{spans / wall_s:,.0f}", each])
     yield Table(
         f"(j) {spans:,} spans from a Jaeger on the same machine",
         ("", "takes", "spans a second", "CPU time of the client, a span"),
@@ -114,9 +113,12 @@ def _written(folder: Path, name: str, traces: int) -> Path:
     return folder / "copy"
 
 
-def _pull(source: str, to: Path, spans: int) -> float:
-    """Copy with the command; return the seconds it takes. Raises RuntimeError where spans are missing."""
-    start = time.monotonic()
+def _pull(source: str, to: Path, spans: int) -> tuple[float, float]:
+    """Copy with the command; return its seconds of wall and CPU time.
+
+    Raises RuntimeError where spans are missing.
+    """
+    start, cpu = time.monotonic(), _children_s()
     command = [
         sys.executable,
         "-c",
@@ -127,7 +129,7 @@ def _pull(source: str, to: Path, spans: int) -> float:
         str(to),
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=_environment())
-    taken = time.monotonic() - start
+    taken = time.monotonic() - start, _children_s() - cpu
     found = int(_measured(to, "columns")["number"])
     if found != spans:
         raise RuntimeError(f"{found:,} of {spans:,} spans arrived in {to}")
@@ -195,12 +197,12 @@ def _post(url: str, body: bytes) -> None:
         answer.read()
 
 
-def _download(jaeger: servers.Jaeger, ids: list[str]) -> float:
-    start = time.monotonic()
+def _download(jaeger: servers.Jaeger, ids: list[str]) -> tuple[float, float]:
+    start, cpu = time.monotonic(), time.process_time()
     for trace in ids:
         with _direct().open(f"{jaeger.query_url}/api/v3/traces/{trace}?rawTraces=true", timeout=60) as answer:
             answer.read()
-    return time.monotonic() - start
+    return time.monotonic() - start, time.process_time() - cpu
 
 
 def _direct() -> urllib.request.OpenerDirector:
