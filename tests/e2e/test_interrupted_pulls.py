@@ -9,11 +9,12 @@ import pty
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ PULLING = [sys.executable, "-m", "tests.support.pulling_program"]
 
 @pytest.fixture(scope="module")
 def run_lines() -> bytes:
-    return simulate(Training(epochs=1, steps_per_epoch=30, workers=2, fetch_ns=39 * MS)).otlp_lines()
+    return simulate(Training(epochs=1, steps_per_epoch=20, workers=2, fetch_ns=39 * MS)).otlp_lines()
 
 
 class Slow:
@@ -76,6 +77,17 @@ def started(
     )
 
 
+def begun(folder: Path) -> int:
+    """How many pieces of a copy have been begun; 0 where there is none yet."""
+    if not (folder / "manifest.sqlite").exists():
+        return 0
+    try:
+        with closing(sqlite3.connect(f"file:{folder}/manifest.sqlite?mode=ro", uri=True)) as manifest:
+            return int(manifest.execute("SELECT count(*) FROM pieces").fetchone()[0])
+    except sqlite3.OperationalError:  # its tables are not there yet
+        return 0
+
+
 def ended(process: subprocess.Popen[bytes]) -> Finished:
     try:
         out, err = process.communicate(timeout=PATIENCE_S)
@@ -85,27 +97,29 @@ def ended(process: subprocess.Popen[bytes]) -> Finished:
     return Finished(process.returncode, out.decode(), (err or b"").decode())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_an_interrupted_pull_says_what_is_usable_and_goes_on(
-    number: signal.Signals, tmp_path: Path, run_lines: bytes
-) -> None:
+def stopped_midway(address: str, number: signal.Signals, tmp_path: Path) -> Finished:
+    """Start a pull, and send it a signal once it has copied some."""
+    process = started(["pull", address, "-o", "copy"], tmp_path)
+    wait_until(lambda: begun(tmp_path / "copy") > 5, "six pieces begun", PATIENCE_S)
+    process.send_signal(number)
+    stopped = ended(process)
+    assert stopped.code == 130
+    line = re.fullmatch(
+        r"grademl: interrupted: copied (\d+) of (\d+) pieces, \d+ spans;"
+        r" run the same command again to go on\n",
+        stopped.err,
+    )
+    assert line, stopped.err
+    assert 0 < int(line[1]) < int(line[2])
+    return stopped
+
+
+def test_an_interrupted_pull_says_what_is_usable_and_goes_on(tmp_path: Path, run_lines: bytes) -> None:
     with slow_jaeger(run_lines) as (_, slow, address):
         grademl(["pull", address, "-o", "whole"], tmp_path).ok()
         all_traces = slow.traces
-        slow.traces, slow.seconds = 0, 0.2
-        process = started(["pull", address, "-o", "copy"], tmp_path)
-        wait_until(lambda: slow.traces > 15, "fifteen traces asked for", PATIENCE_S)
-        process.send_signal(number)
-        stopped = ended(process)
-        assert stopped.code == 130
-        line = re.fullmatch(
-            r"grademl: interrupted: copied (\d+) of (\d+) pieces, \d+ spans;"
-            r" run the same command again to go on\n",
-            stopped.err,
-        )
-        assert line, stopped.err
-        done, known = int(line[1]), int(line[2])
-        assert 0 < done < known
+        slow.seconds = 0.2
+        stopped_midway(address, signal.SIGINT, tmp_path)
 
         partly = grademl(["report", "copy", "--json"], tmp_path)
         assert partly.code == 3, partly.err
@@ -117,6 +131,11 @@ def test_an_interrupted_pull_says_what_is_usable_and_goes_on(
         assert slow.traces < all_traces, "what was done is not asked for again"
     whole, copy = (open_source(str(tmp_path / name)).read(Selection()) for name in ("whole", "copy"))
     same(whole, copy)
+
+
+def test_sigterm_is_no_other_than_ctrl_c(tmp_path: Path, run_lines: bytes) -> None:
+    with slow_jaeger(run_lines, 0.2) as (_, _, address):
+        stopped_midway(address, signal.SIGTERM, tmp_path)
 
 
 def test_a_server_that_hangs_does_not_hold_the_end(tmp_path: Path, run_lines: bytes) -> None:
@@ -166,17 +185,17 @@ def test_pulls_that_are_killed_at_any_moment_go_on(tmp_path: Path) -> None:
         files = len(list(folder.glob("*"))) if folder.exists() else 0
         while process.poll() is None and (not folder.exists() or len(list(folder.glob("*"))) <= files):
             time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.15) if attempt < 5 else 0)
-        if attempt < 5:
+        time.sleep(rng.uniform(0, 0.15) if attempt < 4 else 0)
+        if attempt < 4:
             process.kill()
         code = process.wait(PATIENCE_S)
         if code == 0:
             break
         kills += code == -signal.SIGKILL
-        if kills == 5 or attempt >= 5:
+        if kills == 4 or attempt >= 4:
             subprocess.run([*PULLING, str(folder), "40", "0"], cwd=ROOT, env=environ, check=True)
             break
-    assert kills >= 3
+    assert kills >= 2
     same(InPieces(run_in_pieces(40)).read(Selection()), open_source(str(folder)).read(Selection()))
 
 
@@ -186,7 +205,7 @@ def test_progress_is_drawn_on_a_terminal_only(
 ) -> None:
     screen, terminal = pty.openpty()
     try:
-        with slow_jaeger(run_lines, 0.25) as (_, _, address):
+        with slow_jaeger(run_lines, 0.3) as (_, _, address):
             process = started(["pull", address, "-o", "copy"], tmp_path, terminal, TERM=term, NO_COLOR="1")
             os.close(terminal)
             shown = b""
