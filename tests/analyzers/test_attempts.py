@@ -18,7 +18,7 @@ from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import ReportDocument
 from grademl_otel.analyzers.reporting.text import render
 from tests.support import losses
-from tests.support.synthetic import MS, Training, attributes, simulate
+from tests.support.synthetic import MS, Span, Training, attributes, simulate
 from tests.support.synthetic import S as SECOND
 
 TRAINING = Training(ranks=2, epochs=1, steps_per_epoch=40, eval_batches=0, buckets=1)
@@ -165,7 +165,7 @@ def test_a_rank_that_alone_was_started_again(tmp_path: Path) -> None:
 def test_two_processes_that_are_one_rank_at_the_same_time(tmp_path: Path) -> None:
     one = simulate(TRAINING).otlp_lines()
 
-    def launched(resource: dict[str, Any], span: losses.Span) -> losses.Span:
+    def launched(resource: dict[str, Any], span: Span) -> Span:
         if span["name"] != sc.RUN:
             return span
         link = {"traceId": "77" * 16, "spanId": "88" * 8, "attributes": attributes({sc.LINK_KIND: "parent"})}
@@ -241,7 +241,7 @@ def said(lines: bytes, rank: int, name: str, **values: Any) -> bytes:
     """Return ``lines`` with attributes set on the spans called ``name`` of ``rank``; None takes one away."""
     keys = {key.replace("__", "."): value for key, value in values.items()}
 
-    def changed(resource: dict[str, Any], span: losses.Span) -> losses.Span:
+    def changed(resource: dict[str, Any], span: Span) -> Span:
         if span["name"] != name or resource[sc.RANK] != rank:
             return span
         kept = [one for one in span["attributes"] if one["key"] not in keys]
@@ -305,7 +305,7 @@ def test_the_step_in_which_it_ended_is_in_no_statistics(tmp_path: Path) -> None:
     whole = step_of(analyzers.report(written(tmp_path, lines)))
     last = sim.rows_of(0)[-1]
 
-    def cut_short(resource: dict[str, Any], span: losses.Span) -> losses.Span | None:
+    def cut_short(resource: dict[str, Any], span: Span) -> Span | None:
         facts = losses.plain(span["attributes"])
         if span["name"] == sc.OPTIMIZER and facts.get(sc.STEP_NUMBER) == last.step:
             return None

@@ -19,7 +19,7 @@ from grademl_otel.analyzers.reporting.document import PathInfo, PopulationInfo, 
 from grademl_otel.analyzers.reporting.text import render
 from tests.support import losses
 from tests.support.fake_jaeger import FakeJaeger, serve
-from tests.support.synthetic import MS, Training, simulate
+from tests.support.synthetic import MS, Span, Training, simulate
 
 TRAINING = Training(
     ranks=4,
@@ -222,7 +222,7 @@ def test_missing_evaluation_makes_no_epoch_gap(tmp_path: Path) -> None:
     training = Training(epochs=2, steps_per_epoch=20, eval_batches=4, rows_per_part=1)
     lines = simulate(training).otlp_lines()
 
-    def lost(resource: dict[str, Any], span: losses.Span) -> bool:
+    def lost(resource: dict[str, Any], span: Span) -> bool:
         said = losses.plain(span["attributes"])
         return span["name"] == sc.EVALUATE or said.get("grademl.table.flags") in ([4], [12])
 
@@ -359,7 +359,7 @@ def test_whatever_is_lost_it_is_never_complete(
     assert document.incomplete_because
 
 
-def _numbered(numbers: set[int]) -> Callable[[dict[str, Any], losses.Span], bool]:
+def _numbered(numbers: set[int]) -> Callable[[dict[str, Any], Span], bool]:
     """Lose the spans with these places in the lines."""
     count = iter(range(_COUNT))
     return lambda resource, span: next(count) in numbers
@@ -381,7 +381,7 @@ def test_totals_of_detail_are_brought_to_the_table_rank_by_rank(tmp_path: Path) 
     )
     lines = simulate(training).otlp_lines()
 
-    def lost(resource: dict[str, Any], span: losses.Span) -> bool:
+    def lost(resource: dict[str, Any], span: Span) -> bool:
         step = losses.plain(span["attributes"]).get(sc.STEP_NUMBER, 0)
         return (
             span["name"] not in (sc.RUN, sc.WINDOW, sc.EPOCH) and step % (3 if resource[sc.RANK] else 2) == 1
