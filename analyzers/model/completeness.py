@@ -117,12 +117,11 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
 
 def spans_here(spans: SpanColumns, traces: Iterable[str]) -> dict[str, int]:
     """Return trace id (hex) -> how many of its spans are here, of ``traces``."""
-    found = {}
-    for trace in traces:
-        number = int(trace, 16)
-        of_trace = (spans.trace_lo == np.uint64(number & _LOW)) & (spans.trace_hi == np.uint64(number >> 64))
-        found[trace] = int(np.count_nonzero(of_trace))
-    return found
+    wanted = {trace: (int(trace, 16) >> 64, int(trace, 16) & _LOW) for trace in traces}
+    lows = np.array([low for _, low in wanted.values()], np.uint64)
+    at = np.flatnonzero(np.isin(spans.trace_lo, lows))
+    here = Counter(zip(spans.trace_hi[at].tolist(), spans.trace_lo[at].tolist(), strict=True))
+    return {trace: here[pair] for trace, pair in wanted.items()}
 
 
 def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:

@@ -15,8 +15,11 @@ from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.cli.app import run as command
 from grademl_otel.analyzers.errors import NothingFound
+from grademl_otel.analyzers.graph import trace_roots
+from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
 from grademl_otel.analyzers.reporting.document import PathInfo, PopulationInfo, ReportDocument
 from grademl_otel.analyzers.reporting.text import render
+from grademl_otel.analyzers.sources import Selection, open_source
 from tests.support import losses
 from tests.support.fake_jaeger import FakeJaeger, serve
 from tests.support.synthetic import MS, Span, Training, simulate
@@ -397,3 +400,16 @@ def test_totals_of_detail_are_brought_to_the_table_rank_by_rank(tmp_path: Path) 
     assert document.completeness.steps.detailed_all_ranks < 60
     assert parts[0] == pytest.approx(9 * MS / 2, rel=0.01)
     assert parts[1] == pytest.approx(parts[0], rel=0.02)
+
+
+def test_a_cut_trace_is_told_with_what_is_here_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_bytes(requests(3))
+    telemetry = open_source(str(path)).read(Selection())
+    telemetry.ledger.partial_traces += [f"{2:032x}", f"{9:032x}"]
+    found = judge_foreign(telemetry)
+    assert found.verdict == "incomplete"
+    assert found.reasons == [
+        f"2 traces were cut or not given by the server: {2:032x} (3 spans here), {9:032x} (0 spans here)"
+    ]
+    assert whole_traces(telemetry, trace_roots(telemetry.spans)).tolist() == [True, False, True]
