@@ -32,8 +32,9 @@ class Window:
 
     def __init__(self, chunks: Iterable[bytes], max_bytes: int) -> None:
         self._chunks = iter(chunks)
-        self._data = bytearray()
+        self._data = bytearray()  # what counts is from `_at` to `_end`; the rest is room
         self._at = 0
+        self._end = 0
         self._ended = False
         self._max_bytes = max_bytes
         self.piece = min(PIECE, max_bytes)
@@ -42,7 +43,7 @@ class Window:
     def head(self, size: int) -> bytes:
         """Return the next ``size`` bytes, fewer at the end, without taking them."""
         self._fill(size)
-        return bytes(self._data[self._at : self._at + size])
+        return self._slice(self._at, min(self._end, self._at + size))
 
     def peek(self) -> int:
         """Pass over white space; return the byte that follows, `END` if none does.
@@ -52,7 +53,7 @@ class Window:
         passed = 0
         while True:
             start, self._at = self._at, _SPACE.match(self._data, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._data):
+            if self._at < self._end:
                 return self._data[self._at]
             passed += self._at - start
             if passed > self._max_bytes:
@@ -71,10 +72,11 @@ class Window:
         """
         looked = 0
         while True:
-            found = self._data.find(b"\n", self._at + looked, self._at + self._longest_line)
+            until = min(self._end, self._at + self._longest_line)
+            found = self._data.find(b"\n", self._at + looked, until)
             if found >= 0:
                 return self._slice(self._at, found + 1)
-            looked = len(self._data) - self._at
+            looked = self._end - self._at
             if looked >= self._longest_line:
                 return None
             if not self._fill(looked + 1):
@@ -83,20 +85,20 @@ class Window:
     def skip_line(self) -> bool:
         """Take the rest of the line, however long it is; return whether it had an end."""
         while True:
-            found = self._data.find(b"\n", self._at)
+            found = self._data.find(b"\n", self._at, self._end)
             if found >= 0:
                 self._at = found + 1
                 return True
-            self._at = len(self._data)
+            self._at = self._end
             if not self._fill(1):
                 return False
 
     def key(self) -> str:
         """Take the key of a member, the colon after it included. Raises NotJson where there is none."""
         self._fill(_LONGEST_KEY)
-        match = _KEY.match(self._data, self._at, self._at + _LONGEST_KEY)
+        match = _KEY.match(self._data, self._at, min(self._end, self._at + _LONGEST_KEY))
         if match is None:
-            left = self._data[self._at : self._at + _LONGEST_KEY]
+            left = self.head(_LONGEST_KEY)
             if len(left) < _LONGEST_KEY and (not left or left.count(b'"') < 2 or left.endswith(b'"')):
                 raise CutShort("it ends within a document")
             raise NotJson("not JSON: a key is expected")
@@ -113,7 +115,7 @@ class Window:
             stop = cut if cut >= 0 else end
             if stop >= 0:
                 return self._take(stop)
-            if len(self._data) - self._at < size:
+            if self._end - self._at < size:
                 raise CutShort("it ends within a document")
         return None
 
@@ -127,7 +129,7 @@ class Window:
         end, cut = self._scan(self.piece, first=False)
         stop = end if end >= 0 else cut
         if stop < 0:
-            if len(self._data) - self._at < self.piece:
+            if self._end - self._at < self.piece:
                 raise CutShort("it ends within a document")
             return b"", 0
         bracket = self._data[stop] if end >= 0 else 0
@@ -152,7 +154,7 @@ class Window:
             end, _ = self._scan(size, first=False, inside=1)
             if end >= 0:
                 return self._take(end + 1)
-            if len(self._data) - self._at < size:
+            if self._end - self._at < size:
                 raise CutShort("it ends within a document")
         return None
 
@@ -170,27 +172,33 @@ class Window:
 
     def _scan(self, size: int, first: bool, inside: int = 0) -> tuple[int, int]:
         self._fill(size)
-        start = self._at + inside
-        stop = max(start, min(len(self._data), self._at + size))
-        end, cut = scan(self._data, min(start, stop), stop, first) if start <= len(self._data) else (-1, -1)
+        start = min(self._end, self._at + inside)
+        end, cut = scan(self._data, start, max(start, min(self._end, self._at + size)), first)
         if end == TOO_DEEP:
             raise Unreadable(f"brackets nested more than {MAX_DEPTH:,} deep")
         return end, cut
 
     def _fill(self, size: int) -> bool:
         """Have ``size`` bytes at hand, or all that are left; return whether there are so many."""
-        if len(self._data) - self._at >= size:
-            return True
-        if self._at >= self.piece or self._at == len(self._data):
-            del self._data[: self._at]
-            self._at = 0
-        while len(self._data) - self._at < size and not self._ended:
+        while self._end - self._at < size and not self._ended:
             chunk = next(self._chunks, None)
             if chunk is None:
                 self._ended = True
             else:
-                self._data += chunk
-        return len(self._data) - self._at >= size
+                self._put(chunk)
+        return self._end - self._at >= size
+
+    def _put(self, chunk: bytes) -> None:
+        """Append to what is at hand; memory is kept, since new memory costs more than the copy."""
+        held = self._end - self._at
+        if self._end + len(chunk) > len(self._data):
+            rest = self._slice(self._at, self._end)
+            if held + len(chunk) > len(self._data):
+                self._data = bytearray(max(2 * len(self._data), held + len(chunk)))
+            self._data[:held] = rest
+            self._at, self._end = 0, held
+        self._data[self._end : self._end + len(chunk)] = chunk
+        self._end += len(chunk)
 
     def _take(self, stop: int) -> bytes:
         taken = self._slice(self._at, stop)
