@@ -6,7 +6,7 @@ traces that came lie close to each other. Most stores give the newest traces fir
 the time after the newest that came is searched, too, mostly in vain.
 
 Some stores (Cassandra) look at a number of rows, three times the limit, and so give fewer traces than the
-limit though more exist. Until an answer has shown that this is not so, one with more spans than its limit, and
+limit though more exist. Until an answer has shown that this is not so, one with more spans than its limit and
 many more traces than any that proved whole, is asked for again with a limit that its rows cannot reach.
 """
 
