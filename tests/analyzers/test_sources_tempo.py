@@ -334,6 +334,14 @@ def test_the_latest_run_is_found_by_search(hints: bool, fake: FakeTempo) -> None
     assert listing.services == []
 
 
+@pytest.mark.parametrize("hours", ["0h0m1s", "168h0m0s", "999999h0m0s"])
+def test_a_server_that_refuses_every_time_is_asked_a_few_times(hours: str, fake: FakeTempo) -> None:
+    refusal = f"range specified by start and end exceeds {hours}. received start=1 end=2"
+    fake.intercept = lambda path: (400, TEXT, refusal.encode()) if "search" in path else None
+    assert "range specified" in str(refused(fake, service="shop"))
+    assert len(fake.requests) < 20
+
+
 def test_a_run_of_weeks_ago_is_found_in_parts_of_a_week(fake: FakeTempo) -> None:
     sim = simulate(started(20 * 24 * 3600))
     fake.lines = sim.otlp_lines()
@@ -440,6 +448,27 @@ def test_a_search_whose_answer_is_too_large_is_cut_in_time(fake: FakeTempo) -> N
     fake.lines, fake.answer_traces = shop(100, start, 3 * S), 9
     found = list(open_source(fake.url).pieces(Selection(service="shop"), Ledger()))
     assert len(found) == 100
+
+
+def test_a_server_that_never_answers_a_search_is_given_up(fake: FakeTempo) -> None:
+    fake.intercept = lambda path: (0, "", b"") if path == "/api/search" else None
+    error = refused(fake, service="shop")
+    assert isinstance(error, TooLarge)
+    assert len(fake.requests) < 200
+
+
+def test_a_limit_that_shrinks_for_ever_is_given_up(fake: FakeTempo) -> None:
+    limits = iter(range(200_000, 0, -1))
+
+    def smaller(path: str) -> Reply | None:
+        refusal = f"limit 1 exceeds max limit {next(limits)}".encode()
+        return (400, TEXT, refusal) if path == "/api/search" else None
+
+    fake.intercept = smaller
+    api = api_for(fake)
+    with pytest.raises(SourceError, match="exceeds max limit"):
+        api.search(Wanted("shop"), 0, 9, 10**6)
+    assert len(fake.requests) < 20
 
 
 def test_traces_that_came_in_late_are_found_and_named(fake: FakeTempo) -> None:

@@ -25,6 +25,8 @@ from grademl_otel.analyzers.sources.servers.tempo_reader import TempoReader
 
 _PORT: Final = 3200
 _TRACE: Final = re.compile(r"(?P<base>.*?)/api/(?:v2/)?traces/(?P<id>[0-9A-Fa-f]{1,32})/?")
+_GIVES_UP_S: Final = 30.0
+"""A Tempo hangs up without a word when an answer takes so long: who waits no longer cannot tell why."""
 _RUNS: Final = 100
 """Runs that are listed: each is a trace to fetch."""
 
@@ -99,7 +101,11 @@ class TempoSource:
         return probe(self.uri, self._api(), self.options)
 
     def _api(self) -> TempoApi:
-        return TempoApi(HttpClient(f"tempo {self.base}", self.base, ADVICE, self.options, TENANT_HEADER))
+        silence = self.options.timeout_s
+        if silence >= _GIVES_UP_S:
+            silence = max(silence, _GIVES_UP_S + 10)
+        options = replace(self.options, timeout_s=silence)
+        return TempoApi(HttpClient(f"tempo {self.base}", self.base, ADVICE, options, TENANT_HEADER))
 
     @contextmanager
     def _reading(self, ledger: Ledger | None = None) -> Iterator[TempoReader]:

@@ -33,6 +33,8 @@ TENANT_HEADER: Final = "X-Scope-OrgID"
 _LONGEST_S: Final = 168 * 3600
 _LARGEST: Final = 262_144
 _SHORTEST_S: Final = 60
+_LESSONS: Final = 8
+"""A server changes its mind this often at most about what a search may be."""
 _RANGE: Final = re.compile(r"exceeds (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _LIMIT: Final = re.compile(r"exceeds max limit (\d+)")
 _NO_SUCH_PATH: Final = "page not found"
@@ -52,6 +54,7 @@ class TempoApi:
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self.longest_s = _LONGEST_S
+        self._lessons = 0
         self.largest = _LARGEST
         self.newest_first = True
         self.traces_api = 2
@@ -107,16 +110,33 @@ class TempoApi:
 
     def services(self, start: int, end: int) -> list[str]:
         """Return the names of the services that sent spans between two Unix seconds, sorted."""
-        params = {"start": str(start), "end": str(end)}
         try:
-            body = self._client.get_json("/api/v2/search/tag/resource.service.name/values", params)
-            values = _decoded(body, _Values).tagValues
+            return self._tag_values("/api/v2/search/tag/resource.service.name/values", start, end)
         except NotFound:  # before 2.0
-            body = self._client.get_json("/api/search/tag/service.name/values", params)
-            return sorted(_decoded(body, _OldValues).tagValues or ())
-        except msgspec.DecodeError:
+            return self._tag_values("/api/search/tag/service.name/values", start, end)
+
+    def _tag_values(self, path: str, start: int, end: int) -> list[str]:
+        try:
+            body = self._client.get_json(path, {"start": str(start), "end": str(end)})
+        except SourceError as error:
+            if not self._learns_longest(str(error), end - start):
+                raise
+            return self._tag_values(path, end - self.longest_s, end)
+        try:
+            values = _decoded(body, _Values).tagValues or ()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise SourceError(f"{self.name}: services that are not Tempo's JSON; {ADVICE}") from None
-        return sorted(value.value for value in values or () if value.value)
+        names = {value if isinstance(value, str) else value.value for value in values}
+        return sorted(names - {""})
+
+    def _learns_longest(self, refusal: str, asked: int) -> bool:
+        """Learn from ``refusal`` how long a search may be; false where it is about something else."""
+        longest = _range(refusal)
+        if longest is None or not _SHORTEST_S <= longest < asked or self._lessons >= _LESSONS:
+            return False
+        self._lessons += 1
+        self.longest_s = longest
+        return True
 
     def latest_services(self) -> list[str]:
         """Return the names of the services of as much time as one search may span, until now."""
@@ -145,10 +165,11 @@ class TempoApi:
             raise
         except SourceError as error:
             text = str(error)
-            if (longest := _range(text)) and longest < end - start:
-                self.longest_s = max(longest, _SHORTEST_S)
+            if self._learns_longest(text, end - start):
                 raise RangeTooLong from None
-            if (found := _LIMIT.search(text)) and 0 < int(found[1]) < min(limit, self.largest):
+            found = _LIMIT.search(text) if self._lessons < _LESSONS else None
+            if found and 0 < int(found[1]) < min(limit, self.largest):
+                self._lessons += 1
                 self.largest = int(found[1])
                 return self.search(wanted, start, end, limit)
             if hint and "invalid TraceQL" in text:
@@ -221,11 +242,8 @@ class _Value(msgspec.Struct, gc=False):
 
 
 class _Values(msgspec.Struct, gc=False):
-    tagValues: list[_Value] | None = None
-
-
-class _OldValues(msgspec.Struct, gc=False):
-    tagValues: list[str] | None = None
+    tagValues: list[str | _Value] | None = None
+    """Text before 2.0."""
 
 
 class _BuildInfo(msgspec.Struct, gc=False):

@@ -169,16 +169,10 @@ class TempoReader:
         prefix = prefix if prefix and _HEX.fullmatch(prefix) else None
         ended = Wanted(service, semconv.RUN, OURS, prefix)
         live = Wanted(service, semconv.WINDOW, (), prefix)
-        found = [*self.search(ended, start, end, count)]
-        found += self.search(live, max(start, end - LIVE_NS), end, LIVE_WINDOWS)
+        now = time.time_ns()
+        found = Search(self.api, ended, start, end, now).newest(count)
+        found += Search(self.api, live, max(start, end - LIVE_NS), end, now).newest(LIVE_WINDOWS)
         self.fetch([one.trace for one in found])
-
-    def search(self, wanted: Wanted, start: int, end: int, count: int | None) -> list[Found]:
-        """Return the newest ``count`` traces, or all, in Unix ns; what is to be said goes to the ledger."""
-        search = Search(self.api, wanted, start, end, time.time_ns())
-        found = search.all() if count is None else search.newest(count)
-        self._ledger.warnings += [f"{self._name}: {line}" for line in search.warnings]
-        return found
 
     def read_run(self, run_id: str, attempt: int) -> Telemetry:
         """Read one attempt by the derived ids of its traces: the run, its windows, the steps with detail."""
@@ -220,7 +214,9 @@ class TempoReader:
         latest = min(until, time.time_ns())
         starts = [latest - back for back in LOOKBACKS_NS] if selection.start is None else [selection.start]
         for start in starts:
-            if found := self.search(wanted, start, until, limit):
+            search = Search(self.api, wanted, start, until, time.time_ns())
+            if found := search.all() if limit is None else search.newest(limit):
+                self._ledger.warnings += [f"{self._name}: {line}" for line in search.warnings]
                 if limit is not None and len(found) >= limit:
                     self._ledger.warnings.append(
                         f"{self._name}: read the latest {limit:,} traces; there may be more: narrow the time"
