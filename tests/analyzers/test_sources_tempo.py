@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.cli.app import run as grademl
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.foreign import judge_foreign
@@ -758,6 +759,22 @@ def test_pieces_hold_what_reading_gives(what: str, fake: FakeTempo) -> None:
     assert ledger == Ledger()
     again = source.pieces(selection, ledger)
     assert [piece.key for piece in again] == [piece.key for piece in pieces]
+
+
+def test_a_copy_holds_what_was_lost_too(
+    fake: FakeTempo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.lines = long_trace(500)
+    cap = traces_data(fake.traces()[f"{1:032x}"]).ByteSize() // 2
+    monkeypatch.setattr(tempo_caps, "CAP", cap)
+    fake.ingest_bytes = cap
+    folder = str(tmp_path / "copy")
+    assert grademl(["pull", fake.url, "--service", "shop", "-o", folder]) == 0
+    there = read(fake, service="shop")
+    here = open_source(folder).read(Selection())
+    assert told(here.spans) == told(there.spans)
+    assert judge_foreign(here).verdict == judge_foreign(there).verdict == "incomplete"
+    assert any("max_bytes_per_trace" in line for line in judge_foreign(here).reasons)
 
 
 def test_a_piece_tells_what_it_lost(fake: FakeTempo) -> None:
