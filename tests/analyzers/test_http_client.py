@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ from tests.support.rawserver import RawServer, drip, serving_raw
 
 BODY = b'{"services": ["shop"]}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def silent(server: RawServer, connection: socket.socket, head: bytes) -> None:
+    server.over.wait(60)
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def test_an_answer_that_drips_has_an_end(
 
 
 def test_a_server_that_says_nothing_has_the_time_out_s() -> None:
-    with serving_raw(lambda server, connection, head: server.over.wait(60) and None) as server:
+    with serving_raw(silent) as server:
         assert "no answer within 0.3 s" in fails(lambda: client(server.url, timeout_s=0.3).get_json("/"))
 
 
@@ -99,7 +104,7 @@ def test_an_answer_without_end_is_not_taken_beyond_the_bound() -> None:
 
 
 def test_another_thread_can_break_off() -> None:
-    with serving_raw(lambda server, connection, head: server.over.wait(60) and None) as server:
+    with serving_raw(silent) as server:
         asking = client(server.url, timeout_s=60)
         threading.Timer(0.3, asking.abort).start()
         fails(lambda: asking.get_json("/"))
@@ -279,10 +284,10 @@ def test_files_that_hold_no_certificate(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     trustme.CA().cert_pem.write_to_path(ca)
     for path, says in ((empty, "no certificate in it"), (tmp_path / "absent", "no such file"), (binary, "")):
-        said = fails(lambda path=path: client("https://host", ca=str(path)))
+        said = fails(partial(client, "https://host", ca=str(path)))
         assert says in said
         assert "name a PEM file" in said
-        said = fails(lambda path=path: client("https://host", ca=str(ca), client_cert=str(path)))
+        said = fails(partial(client, "https://host", ca=str(ca), client_cert=str(path)))
         assert "$GRADEML_CLIENT_KEY" in said
 
 

@@ -15,8 +15,8 @@ import requests
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from grademl_otel.analyzers.copy.pull import origin_of, pull
-from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.model.columns import Ledger, Telemetry
+from grademl_otel.analyzers.errors import NothingFound, SourceError
+from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.sources import Selection, Source, SourceOptions, open_source
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.servers import jaeger, jaeger_reader, windows
@@ -41,7 +41,7 @@ def send(address: str, body: bytes) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def open_api(server: servers.Jaeger, api: str, monkeypatch: pytest.MonkeyPatch) -> Source:
+def open_api(server: servers.Jaeger, api: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The server as a source, by the API that is asked for."""
     if api == "v1":
 
@@ -122,10 +122,10 @@ def test_numbers_that_json_has_no_form_for(jaeger: servers.Jaeger) -> None:
     same(found(source.read(Selection(trace_ids=(spans[0].trace,))).spans), expected("OTLP", spans))
 
 
-def _by_id(source: Source, ids: tuple[int, ...]) -> Telemetry | tuple[()]:
+def _by_id(source: Source, ids: tuple[int, ...]) -> SpanColumns | tuple[()]:
     try:
-        return source.read(Selection(trace_ids=ids)).spans  # type: ignore[return-value]
-    except Exception:
+        return source.read(Selection(trace_ids=ids)).spans
+    except NothingFound:
         return ()
 
 
@@ -182,7 +182,7 @@ def test_the_v1_api_pages_by_microseconds(
     source = open_api(jaeger, "v1", monkeypatch)
     monkeypatch.setattr(jaeger_reader, "TRACES_PER_SEARCH", 400)
     monkeypatch.setattr(windows, "_ANSWER_BYTES", 0)
-    bounded = replace(source, options=SourceOptions(max_traces=2 * TRACES))  # type: ignore[type-var]
+    bounded = replace(source, options=SourceOptions(max_traces=2 * TRACES))
     telemetry = bounded.read(Selection(service=crowd, start=START, end=START + 29 * S + 990_000_000))
     assert len(telemetry.spans) == 2 * 1500  # a thousand within a microsecond, the others 20 ms apart
     assert (telemetry.ledger.duplicates, telemetry.ledger.warnings) == (0, [])

@@ -117,7 +117,7 @@ class JaegerSource:
     def _reading(self) -> Iterator[JaegerReader]:
         """Connect; break off what other threads fetch where this one is interrupted."""
         name = f"jaeger {self.uri}"
-        api, services = self._connect(name)
+        api, services = _connect(name, self.address, self.options)
         log.debug("%s: %s; %d services", name, api.api, len(services))
         try:
             yield JaegerReader(self.uri, name, api, services, self.options)
@@ -125,14 +125,15 @@ class JaegerSource:
             api.abort()
             raise
 
-    def _connect(self, name: str) -> tuple[JaegerApi, list[str]]:
-        if self.address.scheme.startswith("grpc"):
-            # Loading gRPC takes long: only for who asks for it.
-            from grademl_otel.analyzers.sources.servers.jaeger_grpc import JaegerGrpc
 
-            api = JaegerGrpc(name, self.address.host, self.address.scheme == "grpcs", self.options)
-            return api, api.services()
-        return connect(HttpClient(name, self.uri, ADVICE, self.options))
+def _connect(name: str, address: Address, options: SourceOptions) -> tuple[JaegerApi, list[str]]:
+    if address.scheme.startswith("grpc"):
+        # Loading gRPC takes long: only for who asks for it.
+        from grademl_otel.analyzers.sources.servers.jaeger_grpc import JaegerGrpc
+
+        api = JaegerGrpc(name, address.host, address.scheme == "grpcs", options)
+        return api, api.services()
+    return connect(HttpClient(name, address.url, ADVICE, options))
 
 
 def _run(reader: JaegerReader, selection: Selection) -> tuple[str, int] | None:
