@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.errors import NothingFound
-from grademl_otel.analyzers.model.run import Run
+from grademl_otel.analyzers.model.coverage import Rows
+from grademl_otel.analyzers.model.run import Run, StepTable
 from grademl_otel.analyzers.units import count
+
+
+_NO_END: Final = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,11 @@ def select_steps(run: Run, chosen: StepRange) -> Run:
         mine = mask & (table.rank == rank)
         if mine.any():
             bounds[rank] = int(table.start[mine].min()), int(table.end[mine].max())
-    return _cut(run, bounds)
+    return _cut(run, bounds, range(first, end if chosen.end is not None else _NO_END))
 
 
-def _cut(run: Run, bounds: dict[int, tuple[int, int]]) -> Run:
-    """Return ``run`` with the ranks in ``bounds``, each cut to its start and end."""
+def _cut(run: Run, bounds: dict[int, tuple[int, int]], chosen: range | None = None) -> Run:
+    """Return ``run`` with the ranks in ``bounds``, cut to its start and end; ``chosen`` are its steps."""
     table, mine = run.steps, run.span_ixs
     inside = np.zeros(len(table), dtype=bool)
     for rank, (start, stop) in bounds.items():
@@ -105,8 +110,14 @@ def _cut(run: Run, bounds: dict[int, tuple[int, int]]) -> Run:
         if scope.rank in bounds and scope.start < bounds[scope.rank][1] and scope.end > bounds[scope.rank][0]
     ]
     start, stop = min(start for start, _ in bounds.values()), max(stop for _, stop in bounds.values())
+    covered = {
+        rank: covered.within(*bounds[rank], _training(table.where(inside & (table.rank == rank))), chosen)
+        for rank, covered in run.completeness.coverage.items()
+        if rank in bounds
+    }
     return replace(
         run,
+        completeness=replace(run.completeness, coverage=covered),
         ranks=sorted(bounds),
         start=start,
         end=stop,
@@ -121,6 +132,12 @@ def _cut(run: Run, bounds: dict[int, tuple[int, int]]) -> Run:
             if key[0] in bounds and bounds[key[0]][0] <= key[2] < bounds[key[0]][1]
         },
     )
+
+
+def _training(steps: StepTable) -> Rows:
+    """Return the training steps among ``steps``."""
+    training = (steps.flags & (sc.FLAG_EVALUATE | sc.FLAG_INCOMPLETE)) == 0
+    return Rows(steps.step[training], steps.start[training], steps.end[training], steps.flags[training])
 
 
 def _listed(ranks: Sequence[int]) -> str:

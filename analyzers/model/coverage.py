@@ -9,7 +9,7 @@ whatever the missing part was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,16 @@ from grademl_otel.analyzers.units import percent
 TOLERATED: Final = 0.01
 """Part of the training that may be missing without a word about its numbers."""
 _NOT_TRAINING: Final = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one rank in order of their starts."""
+
+    step: IntArray
+    start: IntArray
+    end: IntArray
+    flags: IntArray
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,25 @@ class Coverage:
         """Whether numbers made from its steps can be told."""
         return self.share <= TOLERATED
 
+    def within(self, start: int, end: int, here: Rows, chosen: range | None = None) -> Coverage:
+        """Return the same of the time from ``start`` to ``end``, in which the training steps ``here`` are.
+
+        ``chosen`` are the numbers of the steps that should be; by default those from the first to the last.
+        """
+        if chosen is None:
+            numbers = here.step
+            chosen = range(int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else range(0)
+        expected = len(range(chosen.start, min(chosen.stop, self.expected)))
+        cut = ((max(low, start), min(high, end)) for low, high in self.holes)
+        return replace(
+            self,
+            expected=expected,
+            missing=max(0, expected - len(here.step)),
+            holes=tuple((low, high) for low, high in cut if low < high),
+            trained_ns=int((here.end - here.start).sum()),
+            open_end=self.open_end and chosen.stop > self.expected,
+        )
+
     def in_words(self) -> str:
         """Return why not, as "20 of 120 steps are missing (17 % of the training)"."""
         if self.missing:
@@ -70,16 +99,6 @@ class Coverage:
         if self.open_end:
             return f"reading stopped before the end of rank {self.rank}"
         return f"{percent(self.marks_share)} of the marks of rank {self.rank} are lost"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of one rank in order of their starts."""
-
-    step: IntArray
-    start: IntArray
-    end: IntArray
-    flags: IntArray
 
 
 def coverage_of(rank: int, rows: Rows, expected: int, bounds: tuple[int, int]) -> Coverage:

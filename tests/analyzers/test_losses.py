@@ -19,6 +19,7 @@ from grademl_otel.analyzers.graph import trace_roots
 from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
 from grademl_otel.analyzers.reporting.document import PathInfo, PopulationInfo, ReportDocument
 from grademl_otel.analyzers.reporting.text import render
+from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.sources import Selection, open_source
 from tests.support import losses
 from tests.support.fake_jaeger import FakeJaeger, serve
@@ -139,6 +140,20 @@ def test_the_size_of_a_hole_is_that_of_its_steps(whole: bytes, tmp_path: Path) -
     assert budget(document, 0)["start-up"] == budget(complete, 0)["start-up"], (
         "the pass tells when that ended"
     )
+
+
+def test_chosen_steps_of_which_nothing_is_missing_are_told(whole: bytes, tmp_path: Path) -> None:
+    lines = losses.without(whole, losses.window(2, rank=1))  # steps 48 to 111
+    told = report(tmp_path, lines, steps=StepRange(0, 48))
+    assert told.completeness.verdict == "incomplete"
+    assert told.step is not None
+    assert told.ranks is not None
+    assert "step" not in untold(told)
+    assert all(entry.phase != "untraced" for entry in told.lane_budget)
+    beyond = report(tmp_path, lines, steps=StepRange(0, 60))
+    assert beyond.step is None
+    assert untold(beyond)["step"].startswith("12 of 60 steps of rank 1 are missing")
+    assert report(tmp_path, lines, ranks=(0, 2)).step is not None
 
 
 def test_a_finding_stands_if_the_missing_part_cannot_change_it(whole: bytes, tmp_path: Path) -> None:
