@@ -15,7 +15,6 @@ from grademl_otel.analyzers.model.coverage import Rows
 from grademl_otel.analyzers.model.run import Run, StepTable
 from grademl_otel.analyzers.units import count
 
-
 _NO_END: Final = 1 << 62
 
 
