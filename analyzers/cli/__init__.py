@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 EXTRA_PACKAGES: Final = frozenset(
-    {"click", "msgspec", "networkx", "numpy", "pyarrow", "requests", "rich", "urllib3", "zstandard"}
+    {"click", "msgspec", "networkx", "numpy", "pyarrow", "rich", "urllib3", "zstandard"}
 )
 """Import names that the extra `analyzer` brings."""
 
