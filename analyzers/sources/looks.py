@@ -43,7 +43,10 @@ def probe_files(where: str) -> Probe:
             continue
         formats[looks] = formats.get(looks, 0) + 1
         notes += [f"{path}: {note}" for note in notable]
-    notes = [*(f"{count} of {looks}" for looks, count in formats.items()), *notes]
+    notes = [
+        *(f"{count:,} {'file' if count == 1 else 'files'} of {looks}" for looks, count in formats.items()),
+        *notes,
+    ]
     if len(notes) > _SHOWN:
         notes = [*notes[:_SHOWN], f"and {len(notes) - _SHOWN} more"]
     limits = {"files": f"{len(files):,}", "size": f"{total:,} bytes"}
@@ -64,7 +67,8 @@ def _look(path: Path) -> tuple[str, list[str]]:
     faults: list[str] = []
     head, _ = peeked(unbroken(blocks_of(path), faults), sniff.HEAD)
     kind = sniff.holds(head)
-    looks = f"{kind.value}, {packed}" if packed else kind.value
+    what = kind.value if head else "nothing that can be read"
+    looks = f"{what}, {packed}" if packed else what
     notable = list(faults)
     if (
         kind is sniff.Holds.TEXT
