@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.copy.push import Pushed
     from grademl_otel.analyzers.sources import Source
 
+_JAEGER_PORT = 16686
 _JAEGER_ANSWERS_S = 2.0
 
 
@@ -112,10 +113,8 @@ def push(**options: Any) -> Outcome:
 def _jaeger_at(endpoint: str) -> Source | None:
     """Return the Jaeger on the host of ``endpoint``, if one answers at its usual port."""
     host = urlsplit(endpoint).hostname or ""
-    found = open_query(
-        Query.of(f"jaeger://[{host}]" if ":" in host else f"jaeger://{host}", timeout=_JAEGER_ANSWERS_S),
-        everything=True,
-    )
+    place = f"jaeger://[{host}]:{_JAEGER_PORT}" if ":" in host else f"jaeger://{host}:{_JAEGER_PORT}"
+    found = open_query(Query.of(place, timeout=_JAEGER_ANSWERS_S), everything=True)
     return None if found.probe().problems else found
 
 

@@ -255,7 +255,10 @@ class Manifest:
     def close(self) -> None:
         """Close the file as one that can be copied, and read where nothing can be written."""
         with _explained(self._folder), closing(self._database):
-            self._database.execute("PRAGMA journal_mode = DELETE")
+            try:
+                self._database.execute("PRAGMA journal_mode = DELETE")
+            except sqlite3.OperationalError:
+                pass  # somebody reads it; the next pull will
 
     def _put(self, key: str, value: str) -> None:
         self._database.execute("INSERT OR REPLACE INTO copy VALUES (?, ?)", (key, value))

@@ -8,7 +8,7 @@ import json
 import pkgutil
 import random
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -471,3 +471,12 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, pieces: dict[s
     (folder / "spans-0001.parquet").unlink()
     with pytest.raises(SourceError, match=r"spans-0001\.parquet"):
         spans.attributes(0)
+
+
+def test_somebody_who_reads_the_manifest_meanwhile(tmp_path: Path, pieces: dict[str, bytes]) -> None:
+    folder = tmp_path / "copy"
+    copied(InPieces(dict(list(pieces.items())[:3])), folder)
+    with closing(sqlite3.connect(folder / "manifest.sqlite")) as other:
+        assert other.execute("SELECT count(*) FROM pieces").fetchone() == (3,)
+        copied(InPieces(pieces), folder)
+        same(InPieces(pieces).read(EVERYTHING), read(folder))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from grademl_otel.analyzers.cli import copying
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.copy import delivery, otlp_requests, verify
 from grademl_otel.analyzers.copy.endpoint import settings_for
@@ -218,6 +219,22 @@ def test_what_is_missing_is_told_with_numbers(
     assert done["missing"] > 0
     assert done["missing"] + done["verified"] == done["accepted"]
     assert f"{done['missing']:,} of {done['accepted']:,} spans are not there" in err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_jaeger_on_the_same_host_is_asked(
+    there: bool,
+    store: Path,
+    receiver: Receiver,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serve(FakeJaeger(store.read_bytes())) as jaeger:
+        monkeypatch.setattr(copying, "_JAEGER_PORT", jaeger.port if there else free_ports(1)[0])
+        assert run(["push", str(store), "--to", at(receiver)]) == 0
+    said = capsys.readouterr().out
+    assert ("0 missing" in said) == there
+    assert ("not looked for" in said) != there
 
 
 def test_a_file_can_tell_too(store: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]) -> None:
