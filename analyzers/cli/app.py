@@ -15,6 +15,7 @@ import click
 from grademl_otel.analyzers import errors
 from grademl_otel.analyzers.cli import missing_package
 from grademl_otel.analyzers.cli.commands import grademl
+from grademl_otel.analyzers.cli.debugging import debugging
 from grademl_otel.analyzers.cli.interrupts import interruptible
 from grademl_otel.analyzers.cli.output import Outcome, deliver
 from grademl_otel.analyzers.cli.progress import ProgressLine
@@ -26,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code (docs/commands.md); one line on stderr for each failure."""
     debug = "--debug" in argv
     try:
-        with interruptible():
+        with interruptible(), debugging(debug):
             result = _answer(argv)
             if isinstance(result, Outcome):
                 deliver(result)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
@@ -134,6 +135,30 @@ def test_attributes_are_looked_for(fake: FakeJaeger) -> None:
 def test_young_traces_are_said_to_grow(fake: FakeJaeger) -> None:
     fake.lines = foreign_traces(2, time.time_ns() - S, MS)
     assert "less than a minute old" in read(fake, service="shop").ledger.warnings[0]
+
+
+def test_the_api_that_answers_is_seen_with_debug(fake: FakeJaeger, capfd: pytest.CaptureFixture[str]) -> None:
+    fake.lines = foreign_traces(2, time.time_ns() - 100 * S, MS)
+    for fake.v3, api in ((True, "api_v3 over HTTP"), (False, "v1 over HTTP, for want of api_v3")):
+        assert run(["runs", fake.url, "--header", "x-key=hunter2", "--debug"]) == 0
+        said = capfd.readouterr().err
+        assert api in said
+        assert "GET /api/v3/services -> " in said
+        assert "hunter2" not in said
+    assert run(["runs", fake.url]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_attributes_on_the_command_line(fake: FakeJaeger, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = foreign_traces(2, time.time_ns() - 100 * S, MS)
+    fake.lines = lines.replace(
+        b'"attributes": []', b'"attributes": [{"key": "a", "value": {"stringValue": "x=1"}}]', 1
+    )
+    assert run(["path", fake.url, "--attribute", "a=x=1", "--json"]) == 0
+    assert f"{1:032x}" in capfd.readouterr().out
+    assert run(["path", fake.url, "--attribute", "a=2"]) == 5
+    assert run(["path", fake.url, "--attribute", "a"]) == 2
+    assert "is not an attribute such as" in capfd.readouterr().err
 
 
 # --- Pieces -----------------------------------------------------------------------------------------------
