@@ -15,7 +15,7 @@ import pytest
 
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats import window
+from grademl_otel.analyzers.sources.formats import jaeger_json, jsonscan, kinds, kineto, window
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.documents import read_document, read_json
 
@@ -192,6 +192,17 @@ def test_a_document_cut_into_pieces_gives_what_the_whole_gives(
             assert rows(spans) == expected
             assert ledger.unreadable_lines == 0
             assert not ledger.broken
+
+
+def test_without_the_scanner_in_c_it_is_the_same(
+    kind: Any, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps(kind).encode()
+    expected = rows(read(text)[0])
+    for module in (window, kinds, kineto):
+        monkeypatch.setattr(module, "scan", jsonscan.plain_scan)
+    monkeypatch.setattr(jaeger_json, "gather", jsonscan.plain_gather)
+    assert rows(read(text)[0]) == expected
 
 
 def test_documents_stand_in_lines_or_back_to_back_or_indented(small_pieces: None) -> None:

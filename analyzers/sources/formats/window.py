@@ -192,10 +192,12 @@ class Window:
         """Append to what is at hand; memory is kept, since new memory costs more than the copy."""
         held = self._end - self._at
         if self._end + len(chunk) > len(self._data):
-            rest = self._slice(self._at, self._end)
-            if held + len(chunk) > len(self._data):
-                self._data = bytearray(max(2 * len(self._data), held + len(chunk)))
-            self._data[:held] = rest
+            needed = held + len(chunk)
+            old = self._data
+            if needed > len(old):
+                self._data = bytearray(needed + needed // 4)
+            with memoryview(old) as source, memoryview(self._data) as target:
+                target[:held] = source[self._at : self._end]
             self._at, self._end = 0, held
         self._data[self._end : self._end + len(chunk)] = chunk
         self._end += len(chunk)
