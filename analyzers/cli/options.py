@@ -44,14 +44,14 @@ _TIME: Final = (
 _WHICH: Final = (
     click.option("--run", metavar="ID|latest", help="Run to analyze: its id or the first digits of it."),
     click.option("--attempt", metavar="N|last|all", help="Attempt of the run; the last by default."),
-    click.option("--fit", type=click.IntRange(min=1), metavar="N",
-                 help="Fit of the run; the last by default."),
     click.option("--trace", "traces", multiple=True, metavar="ID", help="Analyze this trace; repeatable."),
     click.option("--operation", metavar="O", help="Only traces with this operation."),
     click.option("--attribute", "attributes", multiple=True, type=parse.Parsed("K=V", parse.attribute),
                  metavar="K=V", help="Only traces with a span that has this attribute; repeatable."),
 )  # fmt: skip
 _PART: Final = (
+    click.option("--fit", type=click.IntRange(min=1), metavar="N",
+                 help="Fit of the run; the last by default."),
     click.option("--ranks", type=parse.Parsed("RANKS", parse.ranks), metavar="0-3,7",
                  help="Only these ranks."),
     click.option("--steps", type=parse.Parsed("STEPS", parse.steps), metavar="100:200|last:500|all",
