@@ -82,10 +82,7 @@ class FakeTempo:
 
     def traces(self) -> dict[str, list[Row]]:
         """Return trace id -> spans that are kept."""
-        held = _traces(self.lines)
-        if self.ingest_bytes is None:
-            return held
-        return {trace: _cut(rows, self.ingest_bytes) for trace, rows in held.items()}
+        return _traces(self.lines) if self.ingest_bytes is None else _kept(self.lines, self.ingest_bytes)
 
     def answer(self, target: str, headers: dict[str, str]) -> Reply:
         parts = urlsplit(target)
@@ -279,6 +276,11 @@ def _traces(lines: bytes) -> dict[str, list[Row]]:
                     row = (group["resource"], scope.get("scope", {}), span)
                     found.setdefault(span["traceId"].lower().zfill(32), []).append(row)
     return found
+
+
+@lru_cache(maxsize=4)
+def _kept(lines: bytes, limit: int) -> dict[str, list[Row]]:
+    return {trace: _cut(rows, limit) for trace, rows in _traces(lines).items()}
 
 
 def _cut(rows: list[Row], limit: int) -> list[Row]:
