@@ -70,10 +70,10 @@ def run_folders(path: Path) -> list[Path]:
 
 def metric_files(series: Iterable[Series]) -> list[Path]:
     """Return the files that may hold metrics of what is in ``series``: these, and those beside run traces."""
-    files = []
-    for path in (path for one in series for path in one):
-        beside = path.with_name(METRICS)
-        files.append(beside if path.name == TRACES and beside.is_file() else path)
+    files: list[Path] = []
+    for one in series:
+        beside = one[-1].with_name(METRICS)
+        files += _with_rotated(beside) if one[-1].name == TRACES and beside.is_file() else one
     return list(dict.fromkeys(files))
 
 

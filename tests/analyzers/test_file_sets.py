@@ -353,6 +353,10 @@ def test_metrics_of_a_run_lie_beside_its_traces(tmp_path: Path) -> None:
         )
         assert found.attributes(0) == {"phase": "forward"}
         assert found.scope_ix.tolist() == [-1, -1]
+    (run / f"metrics-{TIMES[0]}-size.jsonl").write_bytes(
+        json.dumps(request).encode().replace(b'"10"', b'"9"')
+    )
+    assert read_metrics(open_source(str(tmp_path))).time.tolist() == [9, 20, 10, 20]
 
 
 def test_reading_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
