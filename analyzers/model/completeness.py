@@ -87,8 +87,6 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     if reasons:  # else the run's own counts say that nothing was cut
         for line in evidence.ledger.near_cap:
             reasons.add(line)
-    for reason in evidence.ledger.near_cap if reasons else ():  # the counts above tell better
-        reasons.add(reason)
     expected_steps = max((one.expected for one in covered.values()), default=None)
     missing_steps = max((one.missing for one in covered.values()), default=0)
     costs = [_share(attributes.get(semconv.TRACER_COST)) for attributes in evidence.run_attributes.values()]
