@@ -118,10 +118,14 @@ def _jaeger_at(endpoint: str) -> Source | None:
     return None if found.probe().problems else found
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def _pushed_text(done: Pushed) -> str:
     lines = [
-        f"sent {done.sent:,} spans of {done.traces:,} traces to {done.endpoint} in {done.requests:,}"
-        f" requests: {done.accepted:,} taken, {done.rejected:,} refused"
+        f"sent {done.sent:,} spans of {_counted(done.traces, 'trace')} to {done.endpoint} in"
+        f" {_counted(done.requests, 'request')}: {done.accepted:,} taken, {done.rejected:,} refused"
     ]
     if done.verified is not None:
         lines.append(f"found at {done.verified_at}: {done.verified:,} spans, {done.missing:,} missing")
@@ -131,10 +135,10 @@ def _pushed_text(done: Pushed) -> str:
 
 
 def _pulled_text(done: Pulled) -> str:
-    new = "" if done.copied == done.pieces else f" ({done.copied:,} new)"
+    new = "" if done.copied == done.pieces else f" ({done.copied:,} read now)"
     lines = [
-        f"{done.pieces:,} pieces{new}, {done.spans:,} spans in {done.folder}: {done.files:,} files,"
-        f" {done.bytes / 1e6:,.1f} MB"
+        f"{done.spans:,} spans in {done.folder}: {_counted(done.pieces, 'piece')}{new},"
+        f" {_counted(done.files, 'file')}, {done.bytes / 1e6:,.1f} MB"
     ]
     lines += [f"note: {warning}" for warning in done.warnings]
     if done.error is None:

@@ -480,3 +480,15 @@ def test_somebody_who_reads_the_manifest_meanwhile(tmp_path: Path, pieces: dict[
         assert other.execute("SELECT count(*) FROM pieces").fetchone() == (3,)
         copied(InPieces(pieces), folder)
         same(InPieces(pieces).read(EVERYTHING), read(folder))
+
+
+def test_a_file_that_grows_is_topped_up(
+    tmp_path: Path, pieces: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = tmp_path / "run.jsonl", tmp_path / "copy"
+    data = b"".join(pieces.values())
+    for end in (len(data) // 3, len(data) * 2 // 3, len(data)):  # in the middle of a line, too
+        path.write_bytes(data[:end])
+        assert run(["pull", str(path), "-o", str(folder)]) == 0, capsys.readouterr().err
+        same(open_source(str(path)).read(EVERYTHING), read(folder))
+    assert f"{len(read(folder).spans):,} spans in {folder}: 1 piece, 1 file, " in capsys.readouterr().out
