@@ -76,9 +76,13 @@ def _traces(telemetry: Telemetry, query: Query) -> Subject:
 
 
 def _check_hosts(clocks: Clocks | None, query: Query) -> None:
-    """Raise NothingFound when an offset is given for a host that is not here."""
-    hosts = {clock.host for clock in clocks.clocks} if clocks is not None else set()
+    """Raise NothingFound for an offset of a host that is not here, UsageError for one of the reference."""
+    hosts = [clock.host for clock in clocks.clocks] if clocks is not None else []
     for host in query.clocks.given if query.clocks is not None else ():
+        if hosts.count(host) == 1 and host == hosts[0]:
+            raise UsageError(
+                f"--clocks {host}=...: that is the clock which offsets of the others are told from"
+            )
         if host not in hosts:
             there = ", ".join(sorted(hosts))
             raise NothingFound(f"--clocks {host}=...: no such host here; there are {there}")

@@ -25,6 +25,7 @@ from grademl_otel.analyzers.reporting.text import render
 from grademl_otel.analyzers.sources import Selection, open_source
 from tests.support import losses
 from tests.support.build import S, columns
+from tests.support.fake_jaeger import FakeJaeger, serve
 from tests.support.synthetic import MS, US, Training, simulate
 from tests.support.synthetic import S as SECOND
 
@@ -144,6 +145,8 @@ def test_what_no_clock_rule_is(
 def test_a_host_that_is_not_here(recorded: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["report", str(written(tmp_path, recorded)), "--clocks", "node-7=3"]) == 5
     assert "there are node-0, node-1" in capsys.readouterr().err
+    assert command(["report", str(written(tmp_path, recorded)), "--clocks", "node-0=3"]) == 2
+    assert "offsets of the others" in capsys.readouterr().err
 
 
 def test_the_option_is_that_of_every_answer(
@@ -207,6 +210,16 @@ def test_of_very_many_collectives_some_tell(
     other = run.clocks.clocks[1]
     assert (other.applied, other.pairs) == (True, 20)
     assert abs(other.offset_ns + 30 * MS) <= (other.error_ns or 0)
+
+
+@pytest.mark.parametrize("by", SHIFTS)
+def test_a_run_read_from_a_jaeger(recorded: bytes, by: int, tmp_path: Path) -> None:
+    skewed = losses.shifted(recorded, "node-1", by)
+    with serve(FakeJaeger(lines=skewed)) as server:
+        document = analyzers.report(server.url)
+    assert document.completeness.verdict == "complete"
+    assert document.completeness.clocks[1].applied
+    assert told(document) == told(analyzers.report(written(tmp_path, skewed)))
 
 
 # --- Traces of others --------------------------------------------------------------------------------------
