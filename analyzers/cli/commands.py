@@ -42,8 +42,9 @@ from grademl_otel.version import __version__
 def grademl() -> None:
     """Say why a machine-learning job is slow, from its OpenTelemetry traces.
 
-    SOURCE is a file, a run's folder, a folder of runs, a glob, - (standard input), jaeger://host[:16686],
-    or an http(s) address. Without it: $GRADEML_SOURCE, then ./grademl-runs. Without a command: report.
+    SOURCE is a file, a run's folder, a folder of runs, a copy, a glob, - (standard input),
+    jaeger://host[:16686], tempo://host[:3200], or an http(s) address. Without it: $GRADEML_SOURCE, then
+    ./grademl-runs. Without a command: report.
     """
 
 

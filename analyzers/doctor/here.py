@@ -156,7 +156,7 @@ def _settings(environ: Mapping[str, str]) -> list[Check]:
 
 def _writable(what: str, folder: Path, variable: str) -> Check:
     """Look whether ``folder`` can be written to, or made; makes nothing."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return Check(what, OK, str(folder) if there == folder else f"{folder}, not made yet")
     why = "is no folder" if not there.is_dir() else "cannot be written to"

@@ -59,29 +59,33 @@ def _environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def _run(command: list[str], environ: dict[str, str], folder: str) -> str | None:
     """Run ``command``; return why it failed, None when it did not."""
+    said = Path(folder) / "stderr"  # no pipe: what the program leaves running would keep it open
     try:
-        process = subprocess.Popen(
-            command,
-            env=environ,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        with said.open("wb") as stderr:
+            process = subprocess.Popen(
+                command,
+                env=environ,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
     except OSError as error:
         return f"cannot start {command[0]}: {(error.strerror or str(error)).lower()}"
     try:
-        _, said = process.communicate(timeout=_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+        code = process.wait(_TIMEOUT_S)
+    except BaseException as error:  # Ctrl-C, too: nothing is left running
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
         return f"it did not end within {_TIMEOUT_S:g} s"
-    lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    if process.returncode:
-        return f"it ended with {process.returncode}: {lines[-1][:200] if lines else 'no message'}"
-    return None
+    if not code:
+        return None
+    lines = [line for line in said.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return f"it ended with {code}: {lines[-1][:200] if lines else 'no message'}"
 
 
 def _judged(store: Path, began: float) -> Check:
