@@ -326,6 +326,17 @@ def test_a_document_that_is_cut_gives_what_came_before(name: str, small_pieces: 
         assert "ends within a document" in ledger.warnings[0]
 
 
+def test_blanks_are_passed_over_and_nothing_that_was_there_before(small_pieces: None) -> None:
+    """The window keeps its memory: what an earlier block left in it is no text."""
+    good = json.dumps(otlp(1)).encode()
+    blocks = [good, b" " * 5000, b"\n" * 100, good[:300], good[300:], b" \n" * 7]
+    builder, ledger = SpanBuilder(100), Ledger()
+    read_json(blocks, builder, ledger, "some.json", 1 << 20)
+    assert (len(builder), ledger.warnings, ledger.unreadable_lines) == (8, [], 0)
+    with pytest.raises(Unreadable, match="10,000 blanks"):
+        read(b" " * 20_000, max_bytes=10_000)
+
+
 def test_bounds(small_pieces: None) -> None:
     text = json.dumps(KINDS["Jaeger"]).encode()
     spans, _ = read(text, max_spans=30)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
@@ -23,6 +23,9 @@ _LOOSE: Final = b", \t\r\n"
 """What may stand between the last element of an array and its end."""
 
 
+_CHUNK: Final = 1 << 18
+
+
 class CutShort(Unreadable):
     """The text ends within a document."""
 
@@ -31,7 +34,7 @@ class Window:
     """What of ``chunks`` is looked at; what was before is taken. No value has more than ``max_bytes``."""
 
     def __init__(self, chunks: Iterable[bytes], max_bytes: int) -> None:
-        self._chunks = iter(chunks)
+        self._chunks = _small(chunks)
         self._data = bytearray()  # what counts is from `_at` to `_end`; the rest is room
         self._at = 0
         self._end = 0
@@ -52,7 +55,8 @@ class Window:
         """
         passed = 0
         while True:
-            start, self._at = self._at, _SPACE.match(self._data, self._at).end()  # type: ignore[union-attr]
+            start = self._at
+            self._at = _SPACE.match(self._data, start, self._end).end()  # type: ignore[union-attr]
             if self._at < self._end:
                 return self._data[self._at]
             passed += self._at - start
@@ -188,7 +192,7 @@ class Window:
                 self._put(chunk)
         return self._end - self._at >= size
 
-    def _put(self, chunk: bytes) -> None:
+    def _put(self, chunk: bytes | memoryview) -> None:
         """Append to what is at hand; memory is kept, since new memory costs more than the copy."""
         held = self._end - self._at
         if self._end + len(chunk) > len(self._data):
@@ -210,3 +214,13 @@ class Window:
     def _slice(self, start: int, stop: int) -> bytes:
         with memoryview(self._data) as view:
             return bytes(view[start:stop])
+
+
+def _small(chunks: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """Yield ``chunks`` in parts that a window takes without growing."""
+    for chunk in chunks:
+        if len(chunk) <= _CHUNK:
+            yield chunk
+        else:
+            view = memoryview(chunk)
+            yield from (view[at : at + _CHUNK] for at in range(0, len(chunk), _CHUNK))
