@@ -25,7 +25,8 @@ def joined(files: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
         if tail.strip():
             first = _first_line(stream)
             whole = tail + first
-            apart = _is_json(tail) or not _is_json(whole)
+            # Where no line ends in the next file, that is a part of this line, too.
+            apart = _is_json(tail) or _is_json(first) or (b"\n" in first and not _is_json(whole))
             stream = chain([tail + b"\n" + first if apart else whole], stream)
         tail = b""
         for block in stream:

@@ -10,15 +10,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
-from grademl_otel.analyzers.sources import Selection, SourceOptions, blocks, compression, growth, open_source
+from grademl_otel.analyzers.sources import (
+    Selection,
+    SourceOptions,
+    blocks,
+    compression,
+    growth,
+    open_source,
+    seams,
+)
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.metrics import read_metrics
 
@@ -84,6 +95,19 @@ def test_a_line_that_rotation_cut_is_put_together(tmp_path: Path) -> None:
         telemetry = read(tmp_path)
         assert ids(telemetry) == [1, 2, 3, 4, 5, 6]
         assert (telemetry.ledger.unreadable_lines, telemetry.ledger.warnings) == (0, [])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_no_cut_loses_a_line(data: st.DataObject) -> None:
+    documents = [{"n": number, "deep": [{"k": "\u2028}{"}, []]} for number in range(5)]
+    whole = b"".join(json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in documents)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    size = data.draw(st.integers(1, 60))
+    files = [whole[start:end] for start, end in pairwise([0, *cuts, len(whole)])]
+    streams = [[file[at : at + size] for at in range(0, len(file), size)] for file in files]
+    lines = b"".join(seams.joined(streams)).split(b"\n")
+    assert [json.loads(line) for line in lines if line.strip()] == documents
 
 
 def test_a_line_whose_other_half_is_lost_takes_no_other_with_it(tmp_path: Path) -> None:
