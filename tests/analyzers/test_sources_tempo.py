@@ -476,7 +476,7 @@ def test_traces_that_came_in_late_are_found_and_named(fake: FakeTempo) -> None:
     start = (time.time_ns() // S - 7200) * S
     fake.lines = shop(30, start, 10 * S)
     fake.late = {f"{n + 1:032x}": start // S + 3600 for n in range(5)}
-    selection = {"service": "shop", "start": start - 60 * S, "end": start + 400 * S}
+    selection: dict[str, Any] = {"service": "shop", "start": start - 60 * S, "end": start + 400 * S}
     telemetry = read(fake, **selection)
     assert len(telemetry.spans) == 60
     assert [line for line in telemetry.ledger.warnings if "5 traces were found only by" in line]

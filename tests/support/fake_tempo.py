@@ -304,7 +304,9 @@ def _groups(rows: list[Row]) -> list[dict[str, Any]]:
 
 def traces_data(rows: list[Row]) -> TracesData:
     """Return spans as OTLP's message."""
-    return json_format.ParseDict({"resourceSpans": _rebased(_groups(rows), False)}, TracesData())
+    data = TracesData()
+    json_format.ParseDict({"resourceSpans": _rebased(_groups(rows), False)}, data)
+    return data
 
 
 def tempo_json(rows: list[Row]) -> list[dict[str, Any]]:
