@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.clock_ties import Calls, Meetings, Tie
@@ -25,6 +26,8 @@ _UNKNOWN: Final = 1 << 61
 """An error that no time reaches: the clocks are not tied."""
 _MOST_SHIFT_NS: Final = 1 << 61
 _OFFSET: Final = re.compile(r"([+-]?\d{1,12}(?:\.\d{1,6})?)(?:ms)?")
+_SILENT_NS: Final = 600_000_000_000
+"""How long a rank that goes on may not be heard of, with a margin."""
 _HOST: Final = ("host.id", "host.name", "k8s.node.name")
 """What tells a machine, the best first."""
 
@@ -252,23 +255,37 @@ def _reach(clocks: list[Clock], ties: _Ties, rule: ClockRule) -> list[Clock]:
 def _at_one_time(found: Clocks, spans: SpanColumns, ixs: IntArray) -> list[Clock]:
     """Return the clocks; those that nothing ties, and that show another time altogether, beside the first.
 
-    Ranks of several hosts begin by agreeing on the run's name: there was a moment at which all of them ran.
+    Ranks of several hosts begin by agreeing on the run's name: there was a moment at which all of them ran. A
+    rank whose run span is missing may have run longer than what is here of it, but is heard of every minute.
     """
-    runs = (
-        ixs[spans.name_ix[ixs] == spans.names.index(semconv.RUN)] if semconv.RUN in spans.names else ixs[:0]
-    )
-    clock = found.of_resource[spans.resource_ix[runs]]
+    of_run = np.zeros(len(ixs), np.bool_)
+    if semconv.RUN in spans.names:
+        of_run = spans.name_ix[ixs] == spans.names.index(semconv.RUN)
+    clock = found.of_resource[spans.resource_ix[ixs]]
     clocks = list(found.clocks)
     for number, one in enumerate(clocks):
-        mine, first = runs[clock == number], runs[clock == 0]
-        if one.error_ns is not None or not len(mine) or not len(first):
+        if one.error_ns is not None:
             continue
-        low = int(spans.start[mine].max() - spans.end[first].min())
-        high = int(spans.end[mine].min() - spans.start[first].max())
+        mine, first = (_lifetime(spans, ixs[clock == at], of_run[clock == at]) for at in (number, 0))
+        if mine is None or first is None:
+            continue
+        slack = mine[2] + first[2]
+        low, high = mine[0] - first[1] - slack, mine[1] - first[0] + slack
         if low > 0 or high < 0:
             offset, error = (low + high) // 2, abs(high - low) // 2 + 1
             clocks[number] = replace(one, offset_ns=offset, error_ns=error, applied=True, pairs=1)
     return clocks
+
+
+def _lifetime(
+    spans: SpanColumns, ixs: IntArray, of_run: npt.NDArray[np.bool_]
+) -> tuple[int, int, int] | None:
+    """Return when all ranks of a clock, whose spans are ``ixs``, ran: start, end, what these may be off."""
+    if not len(ixs):
+        return None
+    if of_run.any():
+        return int(spans.start[ixs[of_run]].max()), int(spans.end[ixs[of_run]].min()), 0
+    return int(spans.start[ixs].min()), int(spans.end[ixs].max()), _SILENT_NS
 
 
 def _tie(clock: Clock, met: Sequence[tuple[Clock, Tie]], rule: ClockRule) -> Clock:

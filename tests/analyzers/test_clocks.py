@@ -193,6 +193,8 @@ def test_hosts_that_nothing_ties_but_that_ran_at_one_time(recorded: bytes, tmp_p
     assert other.error_ns is not None
     assert abs(other.offset_ns - SHIFTS[1]) <= other.error_ns < 3 * SECOND
     assert run.end - run.start < 3 * SECOND
+    lost = losses.without(losses.shifted(bare, "node-1", SHIFTS[1]), losses.named("run"))
+    assert run_of(tmp_path, lost).end - run_of(tmp_path, lost).start < 3 * SECOND
     near = run_of(tmp_path, losses.shifted(bare, "node-1", -30 * MS))
     assert near.clocks is not None
     assert (near.clocks.clocks[1].error_ns, near.clocks.clocks[1].applied) == (None, False)
