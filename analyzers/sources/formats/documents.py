@@ -78,7 +78,7 @@ class _Documents:
         head = self._window.head(512)
         if head.startswith(_BOM):
             self._window.skip(len(_BOM))
-        elif head.startswith(_UTF_16) or (b"\0" in head[:4] and head[:4].strip(b"\0")[:1] in b"{["):
+        elif head.startswith(_UTF_16) or (b"\0" in head[:4] and head[:4].strip(b"\0")[:1] in (b"{", b"[")):
             raise Unreadable("UTF-16 text; make it UTF-8, as with `iconv -f UTF-16 -t UTF-8`")
         while not self._builder.full and self._window.peek() != END:
             self._number += 1
