@@ -16,20 +16,20 @@ from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.model.run import list_runs
 from grademl_otel.analyzers.sources.base import Piece, Selection
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.fetching import Ahead
 from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
 from grademl_otel.analyzers.sources.servers.jaeger_reader import (
     TRACES_PER_SEARCH,
     JaegerReader,
     dense_line,
-    looked,
     note_fewer,
     read_answer,
-    whole,
+    searching,
 )
 from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS, S
 from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
-from grademl_otel.analyzers.sources.servers.windows import Look, Pace, Windows
+from grademl_otel.analyzers.sources.servers.windows import Pace, Windows
 
 _SETTLED_NS: Final = 600 * S
 """A trace to which nothing was added for so long is taken to be finished."""
@@ -168,22 +168,15 @@ def _read_hour(
     def read(builder: SpanBuilder, ledger: Ledger) -> None:
         api, name = reader.api, reader.name
 
-        def ask(start: int, end: int, limit: int) -> Look:
-            answer = whole(api.search(wanted, start, end, limit))
-            if answer is None:
-                return Look(0, 0)
-            before = len(builder)
+        def add(answer: Answer) -> None:
             with answer:
                 read_answer(api, answer, builder, ledger, name)
-            tell = looked(builder, before, 0, 0)
-            new, again = builder.close_traces(before)
-            pace.learn(answer.size, new + again)
-            return tell._replace(new=new, again=again)
 
-        windows = Windows(ask, start, end, pace, api.finest_ns)
         try:
-            for _ in windows:
-                pass
+            with searching(api, wanted, start, pace, builder, add) as ask:
+                windows = Windows(ask, start, end, pace, api.finest_ns)
+                for _ in windows:
+                    pass
         except (KeyboardInterrupt, SystemExit):
             api.abort()
             raise

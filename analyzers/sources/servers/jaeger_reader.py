@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from grademl_otel import semconv
@@ -18,7 +19,7 @@ from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
 from grademl_otel.analyzers.sources.narrow import narrow
 from grademl_otel.analyzers.sources.servers.answer import Answer
-from grademl_otel.analyzers.sources.servers.fetching import fetched
+from grademl_otel.analyzers.sources.servers.fetching import Guess, fetched
 from grademl_otel.analyzers.sources.servers.jaeger_api import JaegerApi, Search, Summary
 from grademl_otel.analyzers.sources.servers.own_runs import (
     AHEAD_NS,
@@ -31,7 +32,7 @@ from grademl_otel.analyzers.sources.servers.own_runs import (
 )
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
-from grademl_otel.analyzers.sources.servers.windows import Look, Pace, Windows
+from grademl_otel.analyzers.sources.servers.windows import Ask, Look, Pace, Windows
 
 TRACES_PER_SEARCH: Final = 100
 SUMMARIES_PER_SEARCH: Final = 2_000
@@ -93,11 +94,15 @@ class JaegerReader:
         if answer is None:
             return 0, 0
         before = len(self._builder)
+        self._add(answer)
+        return self._builder.close_traces(before)
+
+    def _add(self, answer: Answer) -> None:
+        before = len(self._builder)
         with answer:
             read_answer(self.api, answer, self._builder, self.ledger, self.name)
         for trace, spans in self._builder.spans_of_traces(before).items():
             self._received[trace] = self._received.get(trace, 0) + spans
-        return self._builder.close_traces(before)
 
     # --- Single traces ---
 
@@ -296,20 +301,12 @@ class JaegerReader:
     def _by_search(self, wanted: Search, start: int, end: int, check: bool = True) -> Iterator[int]:
         """Search ``[start, end]``, latest first; yield the number of new traces of each window."""
 
-        def ask(start: int, end: int, limit: int) -> Look:
-            answer = whole(self.api.search(wanted, start, end, limit))
-            if answer is None:
-                return Look(0, 0)
-            before = len(self._builder)
-            new, again = self._take(answer)
-            pace.learn(answer.size, new + again)
-            return looked(self._builder, before, new, again)
-
         pace = Pace(TRACES_PER_SEARCH, self._options.max_traces)
-        windows = Windows(ask, start, end, pace, self.api.finest_ns, check)
-        for new in windows:
-            self._options.progress("traces", len(self._received), None)
-            yield new
+        with searching(self.api, wanted, start, pace, self._builder, self._add) as ask:
+            windows = Windows(ask, start, end, pace, self.api.finest_ns, check)
+            for new in windows:
+                self._options.progress("traces", len(self._received), None)
+                yield new
         self._tell_dense(windows)
 
     def _tell_dense(self, windows: Windows) -> None:
@@ -330,18 +327,39 @@ def times(selection: Selection) -> Iterator[tuple[int, int]]:
         yield start, max(start, until)
 
 
-def looked(builder: SpanBuilder, before: int, new: int, again: int) -> Look:
-    """Return what a search gave: its spans are those of ``builder`` from ``before`` on."""
-    tenth, most, latest = builder.starts_since(before, (0.1, 0.9, 1.0)) or (0, 0, None)
-    return Look(new, again, len(builder) - before, most - tenth, latest)
+@contextmanager
+def searching(
+    api: JaegerApi,
+    wanted: Search,
+    earliest: int,
+    pace: Pace,
+    builder: SpanBuilder,
+    add: Callable[[Answer], None],
+) -> Iterator[Ask]:
+    """Give what `Windows` asks with; ``add`` adds an answer to ``builder``, whose traces are then closed."""
+    guess = Guess(partial(api.search, wanted), earliest)
 
+    def ask(start: int, end: int, limit: int) -> Look:
+        answer = guess.get(start, end, limit)
+        if answer is None:
+            return Look(0, 0)
+        if answer.broken is not None:  # of less time it may arrive
+            answer.close()
+            raise TooLarge(answer.broken)
+        if end - start == pace.fit:
+            guess.prepare(start, end, limit)
+        before = len(builder)
+        add(answer)
+        tenth, most, latest = builder.starts_since(before, (0.1, 0.9, 1.0)) or (0, 0, None)
+        spans = len(builder) - before
+        new, again = builder.close_traces(before)
+        pace.learn(answer.size, new + again)
+        return Look(new, again, spans, most - tenth, latest)
 
-def whole(answer: Answer | None) -> Answer | None:
-    """Return ``answer``; TooLarge where it broke off: of less time it may arrive."""
-    if answer is not None and answer.broken is not None:
-        answer.close()
-        raise TooLarge(answer.broken)
-    return answer
+    try:
+        yield ask
+    finally:
+        guess.close()
 
 
 def read_answer(api: JaegerApi, answer: Answer, builder: SpanBuilder, ledger: Ledger, name: str) -> None:
