@@ -17,8 +17,11 @@ from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
 from grademl_otel.analyzers.sources.base import Piece
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.servers import windows
+from grademl_otel.analyzers.sources.servers.http_client import HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_address import merged, names_traces, parse
-from tests.analyzers.test_sources_jaeger import MS, S, foreign_traces, simulate, started
+from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
+from grademl_otel.analyzers.sources.servers.jaeger_http import JaegerV3
+from tests.analyzers.test_sources_jaeger import DATA, MS, S, foreign_traces, simulate, started
 from tests.support.fake_jaeger import FakeJaeger, serve
 
 
@@ -283,3 +286,16 @@ def test_what_is_asked_for_wins_over_the_address() -> None:
 )
 def test_an_address_names_traces(address: str | None, named: bool) -> None:
     assert names_traces(address) is named
+
+
+def test_recorded_summaries_are_understood(fake: FakeJaeger) -> None:
+    recorded = (DATA / "v3_summaries.json").read_bytes()
+    fake.intercept = lambda path: (200, "application/json", recorded) if path.endswith("summaries") else None
+    api = JaegerV3(HttpClient("jaeger", fake.url, "", SourceOptions()))
+    found = api.summaries(Search("trainer"), 0, 2**62, 10)
+    assert found is not None
+    assert api.has_summaries is True
+    assert found[0] == Summary(
+        0xA51F44D9C05D833C625D932A7AC00A68, 1796113273791125729, 1796113274049133661, 30
+    )
+    assert len(found) == recorded.count(b'"traceId"')

@@ -243,10 +243,10 @@ def test_tls_tenants_and_a_base_path(guarded: Guarded, monkeypatch: pytest.Monke
     with pytest.raises(SourceError, match=r"missing tenant header; pass --header .*x-tenant"):
         open_source(guarded.https, SourceOptions(ca=guarded.ca)).read(Selection(trace_ids=(1,)))
     monkeypatch.setenv("GRADEML_CA", guarded.ca)
-    monkeypatch.setenv("GRADEML_HEADERS", "x-tenant=nobody")
+    monkeypatch.setenv("GRADEML_HEADERS", "x-tenant=another-team-of-a-test")
     with pytest.raises(SourceError, match="unknown tenant") as refused:
         open_source(guarded.https).read(Selection(trace_ids=(1,)))
-    assert "nobody" not in str(refused.value)
+    assert "another-team" not in str(refused.value)
     monkeypatch.setenv("GRADEML_HEADERS", f"x-tenant={TENANT}")
     probe = open_source(guarded.https).probe()
     assert (probe.api, probe.problems) == ("api_v3 over HTTP", ())

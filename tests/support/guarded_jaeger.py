@@ -10,7 +10,7 @@ import trustme
 
 from . import servers
 
-TENANT = "team-a"
+TENANT = "a-team-of-a-test"
 
 _GUARD = """\
     base_path: /tracing
