@@ -14,6 +14,7 @@ from grademl_otel.analyzers.sources.compression import Broken, compression, expa
 from grademl_otel.analyzers.sources.formats import documents, sniff, wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.sniff import Holds
+from grademl_otel.analyzers.sources.paths import reason
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.sources.formats.otlp_proto import TracesReader
@@ -64,12 +65,6 @@ def unbroken(blocks: Iterable[bytes], faults: list[str]) -> Iterator[bytes]:
         faults.append(str(fault))
     except OSError as error:
         faults.append(reason(error))
-
-
-def reason(error: OSError) -> str:
-    """Return why, in the system's words."""
-    text = error.strerror or str(error) or type(error).__name__
-    return text[:1].lower() + text[1:]
 
 
 class ByteStream:

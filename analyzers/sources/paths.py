@@ -161,5 +161,10 @@ def _live_name(path: Path) -> str | None:
 
 def unreadable(where: str, error: OSError) -> SourceError:
     """Return the error for a file or folder that the system does not let us read."""
+    return SourceError(f"{where}: cannot be read: {reason(error)}")
+
+
+def reason(error: OSError) -> str:
+    """Return why, in the system's words."""
     text = error.strerror or str(error) or type(error).__name__
-    return SourceError(f"{where}: cannot be read: {text[:1].lower()}{text[1:]}")
+    return text[:1].lower() + text[1:]

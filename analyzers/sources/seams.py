@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+_REQUEST: Final = b'{"resource'
 _LONGEST: Final = 64 << 20
 """Bytes of a line that are held back for the next file."""
 
@@ -25,8 +26,10 @@ def joined(files: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
         if tail.strip():
             first = _first_line(stream)
             whole = tail + first
-            # Where no line ends in the next file, that is a part of this line, too.
-            apart = _is_json(tail) or _is_json(first) or (b"\n" in first and not _is_json(whole))
+            if b"\n" in first:
+                apart = _is_json(tail) or not _is_json(whole)
+            else:  # that file is a part of this line, too, unless it is a request
+                apart = _is_json(tail) or (first.startswith(_REQUEST) and _is_json(first))
             stream = chain([tail + b"\n" + first if apart else whole], stream)
         tail = b""
         for block in stream:
