@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -147,7 +147,7 @@ class Manifest:
         self._folder = folder
         with _explained(folder):
             self._database = sqlite3.connect(folder / MANIFEST, timeout=_BUSY_S, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
+            self._set_journal("WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._make_tables()
             self._next_reading = 1 + max(
@@ -255,10 +255,12 @@ class Manifest:
     def close(self) -> None:
         """Close the file as one that can be copied, and read where nothing can be written."""
         with _explained(self._folder), closing(self._database):
-            try:
-                self._database.execute("PRAGMA journal_mode = DELETE")
-            except sqlite3.OperationalError:
-                pass  # somebody reads it; the next pull will
+            self._set_journal("DELETE")
+
+    def _set_journal(self, mode: str) -> None:
+        """Change how writes are logged; not while somebody reads, and with either mode nothing is lost."""
+        with suppress(sqlite3.OperationalError):
+            self._database.execute(f"PRAGMA journal_mode = {mode}")
 
     def _put(self, key: str, value: str) -> None:
         self._database.execute("INSERT OR REPLACE INTO copy VALUES (?, ?)", (key, value))

@@ -476,10 +476,16 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, pieces: dict[s
 def test_somebody_who_reads_the_manifest_meanwhile(tmp_path: Path, pieces: dict[str, bytes]) -> None:
     folder = tmp_path / "copy"
     copied(InPieces(dict(list(pieces.items())[:3])), folder)
-    with closing(sqlite3.connect(folder / "manifest.sqlite")) as other:
-        assert other.execute("SELECT count(*) FROM pieces").fetchone() == (3,)
-        copied(InPieces(pieces), folder)
+    with closing(sqlite3.connect(folder / "manifest.sqlite", isolation_level=None)) as other:
+
+        def start_reading(key: str) -> None:
+            if key == "piece-005":
+                other.execute("BEGIN")
+                assert other.execute("SELECT count(*) FROM pieces").fetchone()[0] >= 3
+
+        copied(InPieces(pieces, before_piece=start_reading), folder)
         same(InPieces(pieces).read(EVERYTHING), read(folder))
+        copied(InPieces(pieces), folder)
 
 
 def test_a_file_that_grows_is_topped_up(

@@ -100,7 +100,9 @@ def ended(process: subprocess.Popen[bytes]) -> Finished:
 def stopped_midway(address: str, number: signal.Signals, tmp_path: Path) -> Finished:
     """Start a pull, and send it a signal once it has copied some."""
     process = started(["pull", address, "-o", "copy"], tmp_path)
-    wait_until(lambda: begun(tmp_path / "copy") > 5, "six pieces begun", PATIENCE_S)
+    wait_until(
+        lambda: begun(tmp_path / "copy") > 5 or process.poll() is not None, "six pieces begun", PATIENCE_S
+    )
     process.send_signal(number)
     stopped = ended(process)
     assert stopped.code == 130
