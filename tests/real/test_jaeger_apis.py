@@ -217,6 +217,7 @@ def test_pieces_of_traces_that_are_named(truth: list[Span], jaeger: servers.Jaeg
 def test_what_is_said_of_the_server(jaeger: servers.Jaeger, truth: list[Span]) -> None:
     probe = open_source(jaeger.source).probe()
     assert (probe.kind, probe.api, probe.problems) == ("Jaeger", "api_v3 over HTTP", ())
+    assert probe.version in ("before v2.19", "v2.19 or later")
     assert {"trainer", "loader"} <= set(probe.services)
     assert probe.clock_offset_ns is not None
     assert probe.clock_error_ns is not None

@@ -16,7 +16,7 @@ from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_address import Address, merged, parse
-from grademl_otel.analyzers.sources.servers.jaeger_api import ADVICE, JaegerApi
+from grademl_otel.analyzers.sources.servers.jaeger_api import ADVICE, JaegerApi, Search
 from grademl_otel.analyzers.sources.servers.jaeger_http import connect
 from grademl_otel.analyzers.sources.servers.jaeger_pieces import (
     pieces_of_ids,
@@ -24,7 +24,7 @@ from grademl_otel.analyzers.sources.servers.jaeger_pieces import (
     pieces_of_search,
 )
 from grademl_otel.analyzers.sources.servers.jaeger_reader import JaegerReader
-from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS
+from grademl_otel.analyzers.sources.servers.own_runs import AHEAD_NS, LOOKBACKS_NS, S
 
 _LIMITS: Final = {
     "traces in an answer": "as many as are asked for; stores refuse more than they keep or 10,000",
@@ -70,7 +70,7 @@ class JaegerSource:
 
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
         selection = merged(selection, self.address.selection)
-        with self._reading() as reader:
+        with self._reading(on=True) as reader:
             if selection.trace_ids:
                 return pieces_of_ids(reader, selection.trace_ids)
             run = _run(reader, selection)
@@ -82,48 +82,49 @@ class JaegerSource:
         """Ask for the services, and for the runs of ours; as `Source.probe`."""
         try:
             with self._reading() as reader:
-                api, services = reader.api, tuple(reader.services)
+                return _probed(reader)
         except GrademlError as error:
             return Probe(kind="Jaeger", problems=(str(error),))
-        problems: tuple[str, ...] = ()
-        runs: Sequence[RunSummary] = ()
-        try:
-            with self._reading() as reader:
-                now = time.time_ns()
-                reader.search_runs(None, now - LOOKBACKS_NS[-1], now + AHEAD_NS)
-                runs = list_runs(reader.telemetry())
-        except GrademlError as error:
-            problems = (str(error),)
-        notes = []
-        if not services:
-            notes.append(
-                "no service in it: nothing has been sent there yet, or it was lost when it restarted"
-            )
-        summaries = api.has_summaries
-        return Probe(
-            kind="Jaeger",
-            api=api.api,
-            version=_version(api, summaries),
-            limits=_LIMITS,
-            clock_offset_ns=api.clock.offset_ns if api.clock else None,
-            clock_error_ns=api.clock.error_ns if api.clock else None,
-            services=services,
-            runs=tuple(runs),
-            notes=tuple(notes),
-            problems=problems,
-        )
 
     @contextmanager
-    def _reading(self) -> Iterator[JaegerReader]:
-        """Connect; break off what other threads fetch where this one is interrupted."""
+    def _reading(self, on: bool = False) -> Iterator[JaegerReader]:
+        """Connect, and afterwards break off what other threads still fetch; not if reading goes ``on``."""
         name = f"jaeger {self.uri}"
         api, services = _connect(name, self.address, self.options)
         log.debug("%s: %s; %d services", name, api.api, len(services))
         try:
             yield JaegerReader(self.uri, name, api, services, self.options)
-        except (KeyboardInterrupt, SystemExit):
+        except BaseException:
             api.abort()
             raise
+        if not on:
+            api.abort()
+
+
+def _probed(reader: JaegerReader) -> Probe:
+    api, now = reader.api, time.time_ns()
+    runs: Sequence[RunSummary] = ()
+    problems, notes = [], []
+    try:
+        api.summaries(Search(next(iter(reader.services), None)), now - S, now, 1)  # tells whether it has any
+        reader.search_runs(None, now - LOOKBACKS_NS[-1], now + AHEAD_NS)
+        runs = list_runs(reader.telemetry())
+    except GrademlError as error:
+        problems.append(str(error))
+    if not reader.services:
+        notes.append("no service in it: nothing has been sent there yet, or it was lost when it restarted")
+    return Probe(
+        kind="Jaeger",
+        api=api.api,
+        version=_version(api),
+        limits=_LIMITS,
+        clock_offset_ns=api.clock.offset_ns if api.clock else None,
+        clock_error_ns=api.clock.error_ns if api.clock else None,
+        services=tuple(reader.services),
+        runs=tuple(runs),
+        notes=tuple(notes),
+        problems=tuple(problems),
+    )
 
 
 def _connect(name: str, address: Address, options: SourceOptions) -> tuple[JaegerApi, list[str]]:
@@ -143,10 +144,10 @@ def _run(reader: JaegerReader, selection: Selection) -> tuple[str, int] | None:
     return reader.find_run(selection)
 
 
-def _version(api: JaegerApi, summaries: bool | None) -> str | None:
+def _version(api: JaegerApi) -> str | None:
     """Return what the API tells of the version: Jaeger gives its number nowhere."""
     if api.finest_ns > 1:
         return "before v1.40 or so: no api_v3 over HTTP"
-    if summaries is None:
+    if api.has_summaries is None:
         return None
-    return "v2.19 or later" if summaries else "before v2.19"
+    return "v2.19 or later" if api.has_summaries else "before v2.19"
