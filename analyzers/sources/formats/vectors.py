@@ -132,9 +132,10 @@ def microseconds(values: Sequence[Number]) -> IntArray:
     """Return ns of values in us, as `times`; fractions are rounded to ns."""
     kinds = set(map(type, values))
     if kinds == {int}:
-        found = times(values)
-        if found.min() >= 0 and found.max() <= _MAX_TIME // 1000:
-            return found * 1000
+        with suppress(OverflowError):
+            found = np.array(values, np.int64)
+            if found.min() >= 0 and found.max() <= _MAX_TIME // 1000:
+                return found * 1000
     elif kinds <= {int, float}:
         with suppress(OverflowError):
             us = np.array(values, np.float64)
@@ -193,6 +194,8 @@ def enums(values: Sequence[Number], names: Mapping[str, int]) -> npt.NDArray[np.
 
 def flags(values: Sequence[Number]) -> npt.NDArray[np.uint32]:
     """Return flags given as numbers or digits; 0 for what is none, or beyond 32 bits."""
+    if not any(values):
+        return np.zeros(len(values), np.uint32)
     number = {value: _within(_time(value), 2**32 - 1) for value in set(values)}
     return np.fromiter(map(number.__getitem__, values), np.uint32, len(values))
 
@@ -212,7 +215,7 @@ def raw_column(form: Form, raws: Sequence[Any]) -> RawColumn:
     try:
         lengths = list(map(len, raws))
     except TypeError:  # msgspec.Raw has none
-        lengths = [memoryview(raw).nbytes for raw in raws]
+        lengths = list(map(len, map(memoryview, raws)))
     offsets = np.zeros(len(raws) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return RawColumn(form, b"".join(raws), offsets)
