@@ -19,9 +19,9 @@ from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.fetching import Ahead
 from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
-from grademl_otel.analyzers.sources.servers.jaeger_reader import (
+from grademl_otel.analyzers.sources.servers.jaeger_reader import JaegerReader
+from grademl_otel.analyzers.sources.servers.jaeger_search import (
     TRACES_PER_SEARCH,
-    JaegerReader,
     dense_line,
     note_fewer,
     read_answer,
