@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.sources import Selection, open_source
 from tests.support.copied import InPieces, run_in_pieces, same
 from tests.support.fake_jaeger import FakeJaeger, Reply, serve
@@ -201,28 +203,53 @@ def test_pulls_that_are_killed_at_any_moment_go_on(tmp_path: Path) -> None:
     same(InPieces(run_in_pieces(40)).read(Selection()), open_source(str(folder)).read(Selection()))
 
 
-@pytest.mark.parametrize(("term", "drawn"), [("xterm-256color", True), ("dumb", False)])
-def test_progress_is_drawn_on_a_terminal_only(
-    term: str, drawn: bool, tmp_path: Path, run_lines: bytes
-) -> None:
+def test_progress_is_drawn_on_a_terminal(tmp_path: Path, run_lines: bytes) -> None:
     screen, terminal = pty.openpty()
+    settings = {"TERM": "xterm-256color", "NO_COLOR": "1"}
     try:
-        with slow_jaeger(run_lines, 0.3) as (_, _, address):
-            process = started(["pull", address, "-o", "copy"], tmp_path, terminal, TERM=term, NO_COLOR="1")
+        with slow_jaeger(run_lines, 0.25) as (_, _, address):
+            process = started(["pull", address, "-o", "copy"], tmp_path, terminal, **settings)
             os.close(terminal)
             shown = b""
-            while True:
-                try:
-                    some = os.read(screen, 4096)
-                except OSError:  # its other end is closed
-                    break
+            while some := _read(screen):
                 shown += some
-                if not some:
-                    break
             assert ended(process).code == 0
     finally:
         os.close(screen)
-    assert (b"pieces" in shown) == drawn
+    assert b"pieces" in shown
     assert b"\x1b[3" not in shown, "no colours"
-    if not drawn:
-        assert shown == b""
+
+
+def _read(screen: int) -> bytes:
+    try:
+        return os.read(screen, 4096)
+    except OSError:  # its other end is closed
+        return b""
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "seconds", "drawn"),
+    [
+        (_Terminal, "xterm", 2.0, True),
+        (_Terminal, "xterm", 0.5, False),
+        (_Terminal, "dumb", 2.0, False),
+        (_Terminal, "", 2.0, False),
+        (io.StringIO, "xterm", 2.0, False),
+    ],
+)
+def test_progress_is_for_long_work_on_terminals(
+    stream: type[io.StringIO], term: str, seconds: float, drawn: bool
+) -> None:
+    now, shown = [0.0], stream()
+    line = ProgressLine(shown, {"TERM": term}, lambda: now[0])
+    for done in range(3):
+        now[0] += seconds / 2
+        line("pieces", done, 3)
+    line.close()
+    line("pieces", 3, 3)
+    assert ("pieces" in shown.getvalue()) == drawn

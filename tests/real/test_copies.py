@@ -20,7 +20,9 @@ RUN = "c0b1" * 8
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_there_and_back(over: str, jaeger: servers.Jaeger, tmp_path: Path) -> None:
     run = RUN if over == "http" else RUN[::-1]
-    traces = simulate(Training(run_id=run, workers=2)).write_store(tmp_path / "grademl-runs")
+    traces = simulate(Training(run_id=run, workers=2, epochs=1, steps_per_epoch=12)).write_store(
+        tmp_path / "grademl-runs"
+    )
     to = jaeger.otlp_http if over == "http" else jaeger.otlp_grpc.replace("http://", "grpc://")
     sent = training.grademl(["push", "--to", to, "--verify", jaeger.source, "--json"], tmp_path).ok()
     done = json.loads(sent.out)
