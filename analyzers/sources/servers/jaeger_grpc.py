@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import random
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from threading import Event, Lock, Thread
-from typing import Any, Final, TypeVar
+from threading import Event
+from typing import Final, TypeVar
 
 import grpc
 
@@ -29,6 +28,7 @@ from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.http_client import Clock
 from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
 from grademl_otel.analyzers.sources.servers.refusals import NotFound, TooLarge, beyond, login_hint
+from grademl_otel.analyzers.sources.servers.silence import Watch
 from grademl_otel.analyzers.sources.servers.transport import read_pem
 from grademl_otel.version import __version__
 
@@ -42,7 +42,6 @@ _FIRST_PAUSE_S: Final = 0.5
 _LARGEST_MESSAGE: Final = 2**31 - 1
 _READ_AT_ONCE: Final = 4 << 20
 """Bytes: a trace is often a message of a few hundred."""
-_LOOK_S: Final = 0.5
 
 log = logging.getLogger(__name__)
 Got = TypeVar("Got")
@@ -86,7 +85,7 @@ class JaegerGrpc:
         self._metadata = tuple((key.lower(), value) for key, value in options.headers.items())
         self.has_summaries: bool | None = None
         self._over = Event()
-        self._watch = _Watch(options.timeout_s)
+        self._watch = Watch(options.timeout_s)
         settings = (
             ("grpc.max_receive_message_length", min(options.max_bytes, _LARGEST_MESSAGE)),
             ("grpc.primary_user_agent", f"grademl/{__version__}"),
@@ -222,62 +221,6 @@ class JaegerGrpc:
 
 class _Unknown(SourceError):
     """The server has no such method."""
-
-
-class _Watch:
-    """Cancels calls whose server has been silent for too long; gRPC bounds only the whole."""
-
-    def __init__(self, silence_s: float) -> None:
-        self._silence_s = silence_s
-        self._lock = Lock()
-        self.heard: dict[Any, float] = {}
-        self._running = False
-
-    def over(self, call: Any) -> _Watched:
-        """Watch ``call`` while the block lasts; the block says when it heard something."""
-        return _Watched(self, call)
-
-    def begin(self, call: Any) -> None:
-        with self._lock:
-            self.heard[call] = time.monotonic()
-            if not self._running:
-                self._running = True
-                Thread(target=self._look, name="grademl-watch", daemon=True).start()
-
-    def forget(self, call: Any) -> None:
-        with self._lock:
-            self.heard.pop(call, None)
-
-    def _look(self) -> None:
-        """Look after the calls, until there has been none for a while."""
-        idle = 0
-        while True:
-            time.sleep(min(_LOOK_S, self._silence_s / 4))
-            with self._lock:
-                idle = 0 if self.heard else idle + 1
-                if idle > 8:
-                    self._running = False
-                    return
-                since = time.monotonic() - self._silence_s
-                silent = [call for call, heard in self.heard.items() if heard < since]
-            for call in silent:
-                call.cancel()
-
-
-class _Watched:
-    def __init__(self, watch: _Watch, call: Any) -> None:
-        self._watch = watch
-        self._call = call
-
-    def __enter__(self) -> Callable[[], None]:
-        self._watch.begin(self._call)
-        return self
-
-    def __call__(self) -> None:
-        self._watch.heard[self._call] = time.monotonic()
-
-    def __exit__(self, *error: object) -> None:
-        self._watch.forget(self._call)
 
 
 def _credentials(options: SourceOptions) -> grpc.ChannelCredentials:
