@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grademl_otel.analyzers.cli.app import run
-from grademl_otel.analyzers.copy import writer
+from grademl_otel.analyzers.copy import layout, writer
 from grademl_otel.analyzers.copy.pull import Pulled, origin_of, pull
 from grademl_otel.analyzers.copy.source import CopySource
 from grademl_otel.analyzers.errors import GrademlError, Interrupted, NothingFound, SourceError, UsageError
@@ -313,7 +313,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, pieces: dict[str, bytes
 def test_a_disk_that_fills_up(
     tmp_path: Path, pieces: dict[str, bytes], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = writer.write_table
+    real = layout.write_table
     written: list[Path] = []
 
     def full(path: Path, *rest: Any) -> None:
