@@ -106,7 +106,7 @@ def over_grpc(selection: Selection, answers: Mapping[str, list[bytes]], changed:
         with (
             mock.patch.object(grpc, "insecure_channel", return_value=channel),
             mock.patch.object(grpc, "channel_ready_future", return_value=_Ready()),
-            mock.patch.object(jaeger_grpc._Watch, "begin"),  # a thread for each source
+            mock.patch.object(jaeger_grpc.Watch, "begin"),  # a thread for each source
         ):
             return open_source("jaeger+grpc://127.0.0.1", _OPTIONS).read(selection)
 
