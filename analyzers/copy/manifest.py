@@ -14,11 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from grademl_otel.analyzers.copy import MANIFEST
 from grademl_otel.analyzers.errors import SourceError, UsageError
@@ -27,7 +24,7 @@ from grademl_otel.analyzers.sources.base import Selection
 
 SCHEMA: Final = 1
 """Of the manifest and of the files; a copy of another one is not read."""
-_BUSY_S: Final = 10.0
+BUSY_S: Final = 10.0
 _TABLES: Final = (
     "CREATE TABLE copy (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE pieces (key TEXT PRIMARY KEY, state TEXT NOT NULL, final INTEGER NOT NULL,"
@@ -36,8 +33,8 @@ _TABLES: Final = (
     "CREATE TABLE parts (file TEXT NOT NULL, reading INTEGER NOT NULL, spans INTEGER NOT NULL,"
     " PRIMARY KEY (file, reading)) WITHOUT ROWID",
 )
-_WAITING: Final = "waiting"
-_DONE: Final = "done"
+WAITING: Final = "waiting"
+DONE: Final = "done"
 
 
 @dataclass(frozen=True)
@@ -80,63 +77,6 @@ class CopiedPiece:
     ledger: Ledger = field(default_factory=Ledger)
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a manifest says at one moment."""
-
-    origin: Origin
-    complete: bool
-    """Whether the last pull came to its end."""
-    ledger: Ledger
-    """What finding the pieces lost."""
-    pieces: list[CopiedPiece]
-    waiting: int
-    """Pieces that were begun and have no whole reading."""
-    files: list[CopiedFile]
-
-    @property
-    def live(self) -> npt.NDArray[np.bool_]:
-        """For each reading whether its rows count."""
-        readings = [piece.reading for piece in self.pieces]
-        known = [reading for file in self.files for reading, _ in file.parts]
-        mask = np.zeros(max([*readings, *known], default=-1) + 1, np.bool_)
-        mask[readings] = True
-        return mask
-
-    @property
-    def spans(self) -> int:
-        return sum(piece.received for piece in self.pieces)
-
-
-def read_contents(folder: Path) -> Contents:
-    """Return what the manifest of ``folder`` says; SourceError where it is none of ours or damaged."""
-    with _explained(folder, writing=False), closing(_open_to_read(folder / MANIFEST)) as database:
-        database.execute("BEGIN")  # one moment, though a pull may be writing
-        about = dict(database.execute("SELECT key, value FROM copy"))
-        _check_schema(folder, about.get("schema"))
-        parts: dict[str, list[tuple[int, int]]] = {}
-        for name, reading, rows in database.execute("SELECT file, reading, spans FROM parts"):
-            parts.setdefault(name, []).append((reading, rows))
-        files = database.execute("SELECT name, bytes FROM files ORDER BY name")
-        done = database.execute(
-            "SELECT key, final, expected, received, reading, ledger FROM pieces"
-            " WHERE state = ? ORDER BY rowid",
-            (_DONE,),
-        )
-        return Contents(
-            origin=msgspec.json.decode(about["origin"], type=Origin),
-            complete=about.get("complete") == "1",
-            ledger=msgspec.json.decode(about.get("ledger", "{}"), type=Ledger),
-            files=[CopiedFile(name, size, parts.get(name, [])) for name, size in files],
-            pieces=[
-                CopiedPiece(key, bool(final), expected, received, reading, _ledger(text))
-                for key, final, expected, received, reading, text in done
-            ],
-            waiting=_count(database, "SELECT count(*) FROM pieces WHERE state = ?", _WAITING),
-        )
-    raise AssertionError("unreachable")
-
-
 class Manifest:
     """The manifest of a folder that the caller has locked: reads the state, writes changes to it.
 
@@ -145,21 +85,21 @@ class Manifest:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with _explained(folder):
-            self._database = sqlite3.connect(folder / MANIFEST, timeout=_BUSY_S, isolation_level=None)
+        with explained(folder):
+            self._database = sqlite3.connect(folder / MANIFEST, timeout=BUSY_S, isolation_level=None)
             self._set_journal("WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._make_tables()
             self._next_reading = 1 + max(
-                _count(self._database, "SELECT coalesce(max(reading), -1) FROM parts"),
-                _count(self._database, "SELECT coalesce(max(reading), -1) FROM pieces"),
+                count(self._database, "SELECT coalesce(max(reading), -1) FROM parts"),
+                count(self._database, "SELECT coalesce(max(reading), -1) FROM pieces"),
             )
 
     def _make_tables(self) -> None:
         """Create what an empty file lacks, all or nothing."""
-        if _count(self._database, "SELECT count(*) FROM sqlite_master WHERE name = 'copy'"):
+        if count(self._database, "SELECT count(*) FROM sqlite_master WHERE name = 'copy'"):
             about = dict(self._database.execute("SELECT key, value FROM copy"))
-            _check_schema(self._folder, about.get("schema"))
+            check_schema(self._folder, about.get("schema"))
             return
         with self._transaction():
             for table in _TABLES:
@@ -169,7 +109,7 @@ class Manifest:
     @property
     def origin(self) -> Origin | None:
         """Where the copy is from; None before the first pull has said so."""
-        with _explained(self._folder):
+        with explained(self._folder):
             row = self._database.execute("SELECT value FROM copy WHERE key = 'origin'").fetchone()
             return msgspec.json.decode(row[0], type=Origin) if row else None
 
@@ -181,7 +121,7 @@ class Manifest:
 
     def files(self) -> list[CopiedFile]:
         """Return the files named; of those only that no piece needs, ``parts`` is empty."""
-        with _explained(self._folder):
+        with explained(self._folder):
             parts: dict[str, list[tuple[int, int]]] = {}
             for name, reading, rows in self._database.execute(
                 "SELECT file, reading, spans FROM parts WHERE reading IN (SELECT reading FROM pieces)"
@@ -197,16 +137,16 @@ class Manifest:
                 self._database.execute(
                     "UPDATE pieces SET state = ?, reading = NULL, received = NULL WHERE reading IN"
                     " (SELECT reading FROM parts WHERE file = ?)",
-                    (_WAITING, name),
+                    (WAITING, name),
                 )
                 self._database.execute("DELETE FROM parts WHERE file = ?", (name,))
                 self._database.execute("DELETE FROM files WHERE name = ?", (name,))
 
     def done(self, key: str) -> tuple[bool, int] | None:
         """Return (final, spans) of a piece that is done; None for one that is not."""
-        with _explained(self._folder):
+        with explained(self._folder):
             row = self._database.execute(
-                "SELECT final, received FROM pieces WHERE key = ? AND state = ?", (key, _DONE)
+                "SELECT final, received FROM pieces WHERE key = ? AND state = ?", (key, DONE)
             ).fetchone()
             return (bool(row[0]), int(row[1])) if row else None
 
@@ -215,7 +155,7 @@ class Manifest:
         with self._transaction():
             self._database.execute(
                 "INSERT INTO pieces (key, state, final, expected) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (key, _WAITING, final, expected),
+                (key, WAITING, final, expected),
             )
         self._next_reading += 1
         return self._next_reading - 1
@@ -234,7 +174,7 @@ class Manifest:
             self._database.executemany(
                 "UPDATE pieces SET state = ?, final = ?, expected = ?, received = ?, reading = ?, ledger = ?"
                 " WHERE key = ?",
-                [(_DONE, p.final, p.expected, p.received, p.reading, _text(p.ledger), p.key) for p in pieces],
+                [(DONE, p.final, p.expected, p.received, p.reading, _text(p.ledger), p.key) for p in pieces],
             )
 
     def finish(self, complete: bool, ledger: Ledger) -> None:
@@ -245,16 +185,16 @@ class Manifest:
 
     def counts(self) -> tuple[int, int, int]:
         """Return the numbers of pieces that are done, of those that wait, and of spans."""
-        with _explained(self._folder):
+        with explained(self._folder):
             return (
-                _count(self._database, "SELECT count(*) FROM pieces WHERE state = ?", _DONE),
-                _count(self._database, "SELECT count(*) FROM pieces WHERE state = ?", _WAITING),
-                _count(self._database, "SELECT coalesce(sum(received), 0) FROM pieces"),
+                count(self._database, "SELECT count(*) FROM pieces WHERE state = ?", DONE),
+                count(self._database, "SELECT count(*) FROM pieces WHERE state = ?", WAITING),
+                count(self._database, "SELECT coalesce(sum(received), 0) FROM pieces"),
             )
 
     def close(self) -> None:
         """Close the file as one that can be copied, and read where nothing can be written."""
-        with _explained(self._folder), closing(self._database):
+        with explained(self._folder), closing(self._database):
             self._set_journal("DELETE")
 
     def _set_journal(self, mode: str) -> None:
@@ -267,7 +207,7 @@ class Manifest:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _explained(self._folder):
+        with explained(self._folder):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -278,20 +218,8 @@ class Manifest:
                 raise
 
 
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    """Open without writing; where even the log's index cannot be, the file as the last checkpoint left it."""
-    address = f"file:{quote(str(path.resolve()))}?mode=ro"
-    database = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)
-    try:
-        database.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        database.close()
-        database = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
-    return database
-
-
 @contextmanager
-def _explained(folder: Path, writing: bool = True) -> Iterator[None]:
+def explained(folder: Path, writing: bool = True) -> Iterator[None]:
     """Turn what SQLite and decoding raise into a line of ours."""
     where = folder / MANIFEST
     try:
@@ -311,7 +239,7 @@ def _damaged(where: Path) -> SourceError:
     return SourceError(f"{where}: damaged, or no manifest of a copy; `grademl pull --refresh` starts anew")
 
 
-def _check_schema(folder: Path, schema: str | None) -> None:
+def check_schema(folder: Path, schema: str | None) -> None:
     if schema is None or not schema.isdigit():
         raise _damaged(folder / MANIFEST)
     if int(schema) > SCHEMA:
@@ -333,9 +261,9 @@ def _text(ledger: Ledger) -> str | None:
     return None if ledger == _NOTHING_LOST else msgspec.json.encode(ledger).decode()
 
 
-def _ledger(text: str | None) -> Ledger:
+def ledger_of(text: str | None) -> Ledger:
     return msgspec.json.decode(text, type=Ledger) if text else _NOTHING_LOST
 
 
-def _count(database: sqlite3.Connection, query: str, *values: str) -> int:
+def count(database: sqlite3.Connection, query: str, *values: str) -> int:
     return int(database.execute(query, values).fetchone()[0])

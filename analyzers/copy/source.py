@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grademl_otel.analyzers.copy.contents import Contents, read_contents
 from grademl_otel.analyzers.copy.ledgers import merged
-from grademl_otel.analyzers.copy.manifest import Contents, CopiedFile, read_contents
+from grademl_otel.analyzers.copy.manifest import CopiedFile
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
