@@ -341,8 +341,8 @@ def test_a_missing_package_of_the_extra(package: str, run: Path, tmp_path: Path)
 
 
 def test_a_missing_http_client_is_missed_only_where_it_is_needed(run: Path, tmp_path: Path) -> None:
-    assert _without("requests", ["report", str(run), "--json"], tmp_path).returncode == 0
-    done = _without("requests", ["report", "jaeger://127.0.0.1:1"], tmp_path)
+    assert _without("urllib3", ["report", str(run), "--json"], tmp_path).returncode == 0
+    done = _without("urllib3", ["report", "jaeger://127.0.0.1:1"], tmp_path)
     assert done.returncode == USAGE
     assert "pip install 'grademl-otel[analyzer]'" in done.stderr
 
