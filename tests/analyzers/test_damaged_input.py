@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +38,8 @@ def test_a_status_beyond_int64(tmp_path: Path) -> None:
 
 def test_a_key_of_jaeger_that_is_no_text(tmp_path: Path) -> None:
     trace = jaeger_trace(SPANS[2:3])
-    for key in ([], {}, None, 5):
+    keys: list[Any] = [[], {}, None, 5]
+    for key in keys:
         trace["processes"]["p1"]["tags"][0]["key"] = key
         trace["spans"][0]["tags"] = [{"key": key, "type": "string", "value": "x"}]
         spans = read(json.dumps(trace).encode(), tmp_path).spans

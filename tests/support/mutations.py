@@ -34,7 +34,7 @@ _LITERALS: Final = (
     '{"a":' * 200,
 )
 """Put in as they are; some are no JSON."""
-_VALUES: Final = (
+_VALUES: Final[tuple[Any, ...]] = (
     None,
     True,
     False,
