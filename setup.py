@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of the build that pyproject.toml cannot say: two modules in C, which an installation may lack.
 
-They are the hot path of recording and the scanner that cuts big JSON documents. Where they cannot be compiled,
-`grademl_otel.ring.plaincore` and `grademl_otel.analyzers.sources.formats.jsonscan` do the same in Python. A Python
-without a global interpreter lock gets none: nothing else orders the calls of the first.
+They are the hot path of recording and the scanner that cuts big JSON documents. Where they cannot be
+compiled, `grademl_otel.ring.plaincore` and `grademl_otel.analyzers.sources.formats.jsonscan` do the same in
+Python. A Python without a global interpreter lock gets none: nothing else orders the calls of the first.
 """
 
 import sysconfig

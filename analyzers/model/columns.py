@@ -178,7 +178,7 @@ class Ledger:
     microseconds: bool = False
     """Whether times of some spans were given in whole microseconds: lengths are 1 us too short at most."""
     moved: int = 0
-    """Spans that Jaeger's clock-skew adjustment moved before it gave them out; a raw answer has them as sent."""
+    """Spans that Jaeger's clock-skew adjustment moved before it gave them out; a raw answer moves none."""
     moved_most_ns: int = 0
     """How far one of them was moved, at most."""
     impossible_times: int = 0
