@@ -215,7 +215,7 @@ def raw_column(form: Form, raws: Sequence[Any]) -> RawColumn:
     try:
         lengths = list(map(len, raws))
     except TypeError:  # msgspec.Raw has none
-        lengths = list(map(len, map(memoryview, raws)))
+        lengths = [memoryview(raw).nbytes for raw in raws]
     offsets = np.zeros(len(raws) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return RawColumn(form, b"".join(raws), offsets)
