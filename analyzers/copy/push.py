@@ -87,6 +87,8 @@ class _Push:
         self._stream = SpanStream(self._take)
         self._packer = Packer(self._stream.resources, self._stream.scopes, self._send)
         self._sent = SentSpans()
+        self._wanted: list[bool] = []
+        """For each resource so far whether its spans are asked for."""
         self._ledger = Ledger()
         self._error: SourceError | None = None
 
@@ -105,8 +107,10 @@ class _Push:
             self._error = SourceError(self._ledger.broken)
 
     def _take(self, batch: SpanBatch) -> None:
-        wanted = np.array([self._is_wanted(ix) for ix in range(len(self._stream.resources))], np.bool_)
-        mask = wanted[batch.resource_ix]
+        for ix in range(len(self._wanted), len(self._stream.resources)):
+            self._wanted.append(self._is_wanted(ix))
+        wanted = [ix for ix in np.unique(batch.resource_ix).tolist() if self._wanted[ix]]
+        mask = np.isin(batch.resource_ix, wanted)
         some = batch if mask.all() else rows_of(batch, np.flatnonzero(mask))
         if len(some):
             self._sent.add(some)
@@ -154,7 +158,11 @@ class _Push:
         """Return ``done`` with what was found at ``verify``."""
         sent = self._sent.by_trace()
         total = sum(map(len, sent.values()))
-        absent = missing(sent, verify, self._progress)
+        try:
+            absent = missing(sent, verify, self._progress)
+        except SourceError as error:
+            unknown = SourceError(f"it is not known whether all arrived: {error}; {self.so_far()}")
+            return replace(done, verified_at=verify.uri, error=unknown)
         lost = sum(map(len, absent.values()))
         error = None
         if lost:

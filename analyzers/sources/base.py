@@ -41,6 +41,8 @@ class SourceOptions:
     """File of the certificate to show to a server that asks for one, and of its key."""
     client_key: str | None = None
     """File of that key where it is not in the same one."""
+    anonymous: bool = False
+    """Show nothing of the environment's headers, login and certificates to the server."""
     progress: Progress = field(default=no_progress, repr=False)
 
     def __post_init__(self) -> None:

@@ -26,8 +26,10 @@ def from_environment(options: SourceOptions) -> SourceOptions:
 
     ``$GRADEML_HEADERS`` holds ``NAME=VALUE,...``, ``$GRADEML_USER`` a ``name:password`` for basic
     authentication, ``$GRADEML_CA``, ``$GRADEML_CLIENT_CERT`` and ``$GRADEML_CLIENT_KEY`` names of PEM files.
-    Raises UsageError, without showing a value.
+    Nothing of who asks for ``options`` that are anonymous. Raises UsageError, without showing a value.
     """
+    if options.anonymous:
+        return replace(options, ca=options.ca or os.environ.get(CA_VARIABLE) or None)
     headers = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
     headers.update(options.headers)
     login = os.environ.get(USER_VARIABLE)

@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from grademl_otel.analyzers.cli import copying
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.copy import delivery, otlp_requests, verify
+from grademl_otel.analyzers.copy import push as sending
 from grademl_otel.analyzers.copy.endpoint import settings_for
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.sources import Selection, open_source
@@ -229,12 +230,26 @@ def test_a_jaeger_on_the_same_host_is_asked(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("GRADEML_HEADERS", "X-Of-The-Source=hunter2")
+    monkeypatch.setenv("GRADEML_USER", "me:hunter2")
     with serve(FakeJaeger(store.read_bytes())) as jaeger:
         monkeypatch.setattr(copying, "_JAEGER_PORT", jaeger.port if there else free_ports(1)[0])
         assert run(["push", str(store), "--to", at(receiver)]) == 0
+    for headers in jaeger.headers:
+        assert not {"X-Of-The-Source", "Authorization"} & set(headers), "meant for another server"
     said = capsys.readouterr().out
     assert ("0 missing" in said) == there
     assert ("not looked for" in said) != there
+
+
+def test_a_place_that_cannot_tell(
+    store: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (port,) = free_ports(1)
+    code, done, err = push(capsys, store, at(receiver), "--verify", f"jaeger://127.0.0.1:{port}")
+    assert (code, done["verified"], done["missing"]) == (3, None, None)
+    assert "it is not known whether all arrived" in err
+    assert f"{done['accepted']:,} spans were taken" in err
 
 
 def test_a_file_can_tell_too(store: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,6 +272,18 @@ def test_one_run_of_several(tmp_path: Path, receiver: Receiver, capsys: pytest.C
     }
     code, _, err = push(capsys, path, at(receiver), "--run", "ef")
     assert code == 5, err
+
+
+def test_each_resource_is_looked_at_once(
+    tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts of a cluster can be many, and batches are."""
+    looked: list[int] = []
+    monkeypatch.setattr(sending._Push, "_is_wanted", lambda self, ix: not looked.append(ix))
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"".join(run_in_pieces(30).values()))
+    assert push(capsys, path, at(receiver))[0] == 0
+    assert looked == sorted(set(looked))
 
 
 @pytest.mark.parametrize(
