@@ -27,12 +27,11 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     code = run(sys.argv[1:])
-    if code == 130:
-        # Threads that wait for a server would hold the end; a closed standard stream is no reason to stay.
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-        os._exit(code)
-    sys.exit(code)
+    # Threads that wait for a server would hold the end; a closed standard stream is no reason to stay.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:

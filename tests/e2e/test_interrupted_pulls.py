@@ -156,6 +156,29 @@ def test_a_server_that_hangs_does_not_hold_the_end(tmp_path: Path, run_lines: by
         assert stopped.out == ""
 
 
+def test_no_thread_holds_the_end(tmp_path: Path) -> None:
+    """As one that waits for a server of which the command has heard enough."""
+    program = """
+import threading, time
+from grademl_otel.analyzers.cli import app, main
+def run(argv):
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    print("said")
+    return 3
+app.run = run
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env=clean_environ(tmp_path),
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (3, "said\n")
+
+
 def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     program = """
 import time

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
+from weakref import finalize
 
 from grademl_otel.analyzers.sources.servers.http_client import CONNECTIONS
 
@@ -57,6 +58,7 @@ class Ahead(Generic[Got]):
             self._under_way.pop(late).add_done_callback(_let_go)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._connections, thread_name_prefix="grademl-fetch")
+            finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
         for ahead in range(place, min(place + _AHEAD * self._connections, len(self._traces))):
             if ahead not in self._under_way:
                 self._under_way[ahead] = self._pool.submit(self._fetch, self._traces[ahead])
