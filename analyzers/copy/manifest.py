@@ -208,8 +208,8 @@ class Manifest:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with explained(self._folder):
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
+            try:  # around the beginning, too: an interrupt may come right after it
+                self._database.execute("BEGIN IMMEDIATE")
                 yield
                 self._database.execute("COMMIT")
             except BaseException:

@@ -30,6 +30,8 @@ class _Pending:
 
     batches: list[tuple[int, SpanBatch]] = field(default_factory=list)
     pieces: list[CopiedPiece] = field(default_factory=list)
+    since: float = 0.0
+    """When it was begun."""
     spans: int = 0
     bytes: int = 0
 
@@ -53,8 +55,7 @@ class CopyWriter:
         self._folder = folder
         self._manifest = manifest
         self._clock = clock
-        self._pending = {True: _Pending(), False: _Pending()}
-        self._flushed = clock()
+        self._pending = {final: _Pending(since=clock()) for final in (True, False)}
         self._final = True
         self._reading = -1
         self._next_file = 1 + max((file_number(file.name) for file in manifest.files()), default=0)
@@ -72,7 +73,8 @@ class CopyWriter:
     def keep(self, piece: CopiedPiece) -> None:
         """Let ``piece`` count once its spans are on the disk."""
         self._pending[piece.final].pieces.append(piece)
-        self._flush_if(lambda pending: pending.large or self._clock() - self._flushed > _SECONDS_A_FILE)
+        now = self._clock()
+        self._flush_if(lambda pending: pending.large or now - pending.since > _SECONDS_A_FILE)
 
     def flush(self) -> None:
         """Put all that was added onto the disk and into the manifest."""
@@ -86,9 +88,8 @@ class CopyWriter:
         for final, pending in self._pending.items():
             if (pending.batches or pending.pieces) and due(pending):
                 # Replaced first: an interrupt must not let a half-written file be written twice.
-                self._pending[final] = _Pending()
+                self._pending[final] = _Pending(since=self._clock())
                 self._manifest.commit(self._write(pending), pending.pieces)
-                self._flushed = self._clock()
 
     def _write(self, pending: _Pending) -> list[CopiedFile]:
         if not pending.batches:

@@ -18,6 +18,7 @@ import pytest
 
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.copy import layout, writer
+from grademl_otel.analyzers.copy.manifest import Manifest
 from grademl_otel.analyzers.copy.pull import Pulled, origin_of, pull
 from grademl_otel.analyzers.copy.source import CopySource
 from grademl_otel.analyzers.errors import GrademlError, Interrupted, NothingFound, SourceError, UsageError
@@ -194,6 +195,40 @@ def test_what_a_server_has_forgotten_stays_copied(tmp_path: Path, pieces: dict[s
     done = copied(source, tmp_path / "copy")
     assert "fewer spans" in done.warnings[0]
     assert told(read(tmp_path / "copy").spans) == told(whole.spans)
+
+
+def test_a_kill_costs_no_more_than_half_a_minute(tmp_path: Path, pieces: dict[str, bytes]) -> None:
+    """Also of the pieces that may grow, whatever goes on beside them."""
+    now = [0.0]
+    source = InPieces(pieces, growing=set(list(pieces)[1::2]))
+    with closing(Manifest(tmp_path)) as manifest:
+        copying = writer.CopyWriter(tmp_path, manifest, lambda: now[0])
+        for number, piece in enumerate(source.pieces(EVERYTHING, Ledger()), start=1):
+            now[0] += 20.0
+            copying.keep(copying.copy(piece))
+            assert manifest.counts()[0] >= number - 1
+
+
+def test_an_interrupt_right_after_a_transaction_began(tmp_path: Path) -> None:
+    class Interrupted:
+        def __init__(self, database: sqlite3.Connection) -> None:
+            self.database = database
+
+        def execute(self, query: str, *values: Any) -> None:
+            self.database.execute(query, *values)
+            raise KeyboardInterrupt
+
+        @property
+        def in_transaction(self) -> bool:
+            return self.database.in_transaction
+
+    with closing(Manifest(tmp_path)) as manifest:
+        database = manifest._database
+        manifest._database = Interrupted(database)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            manifest.finish(complete=True, ledger=Ledger())
+        manifest._database = database
+        manifest.finish(complete=False, ledger=Ledger())
 
 
 def test_an_interrupt_keeps_what_is_whole_and_says_so(
