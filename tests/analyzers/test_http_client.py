@@ -209,6 +209,7 @@ def test_a_pause_that_the_server_asks_for_is_kept_and_bounded(monkeypatch: pytes
         ("http://host/a", "/b", "http://host/b"),
         ("http://host/a", "https://host/a", "https://host/a"),
         ("http://host:80/a", "https://host:443/a", "https://host:443/a"),
+        ("http://host/a", "http://HOST:80/b", "http://HOST:80/b"),
         ("http://host:16686/a", "https://host/a", None),
         ("https://host/a", "http://host/a", None),
         ("http://host/a", "http://host:81/a", None),
@@ -223,6 +224,11 @@ def test_redirects_lead_to_the_same_host_only(here: str, there: str, followed: s
         said = fails(lambda: asking._redirected(here, there))
         assert "is not followed" in said
         assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("there", ["http://[::1", "https://host:99999999/"])
+def test_a_redirect_to_no_address_is_one_line(there: str) -> None:
+    assert "no address" in fails(lambda: client("http://host")._redirected("http://host/a", there))
 
 
 # --- Proxies ----------------------------------------------------------------------------------------------

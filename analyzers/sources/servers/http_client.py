@@ -169,16 +169,15 @@ class HttpClient:
             raise SourceError(f"{self.name}: broken off")
 
     def _redirected(self, url: str, location: str) -> str:
-        target = urljoin(url, location)
-        here, there = urlsplit(url), urlsplit(target)
-        same = (here.scheme, here.netloc) == (there.scheme, there.netloc)
-        to_tls = (here.scheme, there.scheme) == ("http", "https") and (
-            here.hostname == there.hostname and here.port in (None, 80) and there.port in (None, 443)
-        )
-        if to_tls:
+        try:
+            target = urljoin(url, location)
+            here, there = _origin(url), _origin(target)
+        except ValueError:
+            raise SourceError(f"{self.name}: redirects to what is no address; {self.advice}") from None
+        if here == ("http", here[1], 80) and there == ("https", here[1], 443):
             self._to_tls()
-        elif not same:
-            where = f"{there.scheme}://{there.netloc.rpartition('@')[2]}"
+        elif here != there:
+            where = f"{there[0]}://{urlsplit(target).netloc.rpartition('@')[2]}"
             raise SourceError(
                 f"{self.name}: redirects to {where}, which is not followed;"
                 " name that address as SOURCE, or pass --header with what its login needs"
@@ -274,3 +273,9 @@ class HttpClient:
         error = 500_000_000 + took // 2
         if self.clock is None or error < self.clock.error_ns:
             self.clock = Clock(offset, error)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return scheme, host and port of an address; raises ValueError where it is none."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
