@@ -183,14 +183,17 @@ class Meetings:
             return None
         a, b = mine[here], theirs[there]
         apart = self.first_end[a] - self.first_end[b]
-        least = int((self.last_issue[a] - self.first_end[b]).max())
-        most = int((self.first_end[a] - self.last_issue[b]).min())
+        at_least, at_most = self.last_issue[a] - self.first_end[b], self.first_end[a] - self.last_issue[b]
+        least, most = int(at_least.max()), int(at_most.min())
         middle = int(np.median(apart))
         spread = _SPREAD * int(np.median(np.abs(apart - middle)))
         if least <= most:
             middle = min(max(middle, least), most)
         else:
-            spread = max(spread, int(np.abs(apart - middle).max()))  # it drifts, or was set
+            # It drifts, or was set: by what those show that tell it best. An end may be heard of late.
+            width = at_most - at_least
+            moved = np.abs(apart - middle)[width <= np.median(width)]
+            spread = max(spread, int(moved.max()), least - middle, middle - most)
         error = max(spread, int(self.shortest[a].min()))
         return Tie(middle, error, len(here), abs(middle) <= error and least <= 0 <= most)
 

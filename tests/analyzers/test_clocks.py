@@ -183,6 +183,27 @@ def test_a_clock_that_was_set_in_the_middle(recorded: bytes, tmp_path: Path) -> 
     assert stragglers.judge(run).findings == []
 
 
+def test_an_end_that_is_heard_of_late_does_not_make_a_drift_larger() -> None:
+    """Of 100 collectives of 0.5 ms one host hears of one 60 ms late; its clock gains 3 ms meanwhile."""
+    number = np.arange(100)
+    last = number * 100 * MS
+    early = last - 20 * MS
+    issue = (np.where(number % 2, last, early), np.where(number % 2, early, last))
+    end, gained = last + MS // 2, number * 30 * US
+    late = np.where(number == 50, 60 * MS, 0)
+    found = clock_ties.Meetings.of(
+        np.repeat((0, 1), 100),
+        np.concatenate([issue[0], issue[1] + gained]),
+        np.concatenate([end, end + gained + late]),
+        np.tile(number, 2),
+    )
+    tie = found.between(1, 0)
+    assert tie is not None
+    assert not tie.may_agree
+    assert all(abs(gained - tie.offset_ns) <= tie.error_ns)
+    assert tie.error_ns < 5 * MS
+
+
 def test_hosts_that_nothing_ties_but_that_ran_at_one_time(recorded: bytes, tmp_path: Path) -> None:
     """No collective was recorded: two hours apart they are put side by side, give or take the run."""
     bare = losses.without(recorded, losses.named("collective"))
