@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import gzip
 import socket
+import ssl
 import threading
 import time
 import zlib
@@ -257,6 +258,54 @@ def test_a_proxy_is_asked_for_other_hosts_only(monkeypatch: pytest.MonkeyPatch) 
     said = fails(lambda: client("http://far.example"))
     assert "socks5://" in said
     assert "hunter2" not in said
+
+
+def test_tls_through_a_proxy_that_speaks_tls_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "far.example").configure_cert(context)
+    heads = []
+
+    def serve() -> None:
+        connection, _ = proxy.accept()
+        with context.wrap_socket(connection, server_side=True) as outer:
+            heads.append(outer.recv(65536))
+            outer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            # What goes through the tunnel: TLS again, with the server at its end.
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            inner = context.wrap_bio(incoming, outgoing, server_side=True)
+
+            def until(done: Callable[[], Any]) -> Any:
+                while True:
+                    try:
+                        return done()
+                    except ssl.SSLWantReadError:
+                        outer.sendall(outgoing.read())
+                        incoming.write(outer.recv(65536))
+
+            until(inner.do_handshake)
+            heads.append(until(lambda: inner.read(65536)))
+            inner.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+            outer.sendall(outgoing.read())
+            outer.recv(1)  # until it hangs up
+
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        monkeypatch.setenv("https_proxy", f"https://127.0.0.1:{proxy.getsockname()[1]}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        asking = client(
+            "https://far.example", ca=str(tmp_path / "ca.pem"), headers={"Authorization": "hunter2"}
+        )
+        assert asking.get_json("/x") == BODY
+        asking.abort()
+        thread.join(20)
+    assert not thread.is_alive()
+    assert heads[0].startswith(b"CONNECT far.example:443")
+    assert b"hunter2" not in heads[0]
+    assert b"hunter2" in heads[1]
 
 
 # --- Who asks ---------------------------------------------------------------------------------------------

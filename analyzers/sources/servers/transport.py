@@ -47,7 +47,7 @@ class Connections:
         if proxy is None:
             self._pools = urllib3.PoolManager(1, **settings)
         else:
-            self._pools = _through(proxy, settings)
+            self._pools = _through(proxy, options, settings)
         self.proxied = proxy is not None
         self._pools.pool_classes_by_scheme = _pool_classes(self, whole_s)
 
@@ -78,8 +78,10 @@ class Connections:
 
 
 def _shut(sock: socket.socket) -> None:
+    # TLS within the TLS of a proxy is no socket, but has one.
+    below: socket.socket = getattr(sock, "socket", sock)
     with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+        below.shutdown(socket.SHUT_RDWR)
 
 
 class _Patient(io.RawIOBase):
@@ -158,7 +160,7 @@ def _excepted(host: str, port: int | None, exceptions: str) -> bool:
     return False
 
 
-def _through(proxy: str, settings: dict[str, Any]) -> urllib3.ProxyManager:
+def _through(proxy: str, options: SourceOptions, settings: dict[str, Any]) -> urllib3.ProxyManager:
     parts = urlsplit(proxy)
     if parts.scheme not in ("http", "https"):
         raise SourceError(
@@ -169,6 +171,10 @@ def _through(proxy: str, settings: dict[str, Any]) -> urllib3.ProxyManager:
         parts.username
     ) else None  # fmt: skip
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    if parts.scheme == "https":
+        settings["proxy_ssl_context"] = _trusting_system()
+        if options.ca is not None:
+            settings["proxy_ssl_context"].load_verify_locations(cadata=read_pem(options.ca, "the CA file"))
     try:
         return urllib3.ProxyManager(address, 1, proxy_headers=login, **settings)
     except urllib3.exceptions.HTTPError:
@@ -180,16 +186,11 @@ def _through(proxy: str, settings: dict[str, Any]) -> urllib3.ProxyManager:
 
 def trusting(options: SourceOptions) -> ssl.SSLContext:
     """Return a context that trusts ``options.ca`` instead of the system's certificates, if it is given."""
-    context = ssl.create_default_context()
-    if options.ca is not None:
+    if options.ca is None:
+        context = _trusting_system()
+    else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(cadata=read_pem(options.ca, "the CA file"))
-    else:
-        # A slim image has no certificates of its own.
-        with suppress(ImportError, OSError):
-            import certifi
-
-            context.load_verify_locations(certifi.where())
     if options.client_cert is not None:
         try:
             context.load_cert_chain(options.client_cert, options.client_key)
@@ -198,6 +199,16 @@ def trusting(options: SourceOptions) -> ssl.SSLContext:
                 f"the client certificate {options.client_cert}: {_reason(error)}; give a PEM file that holds"
                 " the certificate and its key, or name the key's file in $GRADEML_CLIENT_KEY"
             ) from None
+    return context
+
+
+def _trusting_system() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    # A slim image has no certificates of its own.
+    with suppress(ImportError, OSError):
+        import certifi
+
+        context.load_verify_locations(certifi.where())
     return context
 
 
