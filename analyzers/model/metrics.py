@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -74,6 +74,8 @@ class MetricPoints:
     raws: list[bytes]
     """Each point as it was written; ``form_ix`` says in which form."""
     form_ix: npt.NDArray[np.int8]
+    warnings: list[str] = field(default_factory=list)
+    """One line each, for people: what could not be read and was left out."""
 
     def __len__(self) -> int:
         return len(self.time)

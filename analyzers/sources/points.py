@@ -9,9 +9,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from grademl_otel.analyzers.model.metrics import MetricPoints, PointForm
+from grademl_otel.analyzers.model.metrics import (
+    CUMULATIVE,
+    DELTA,
+    UNSPECIFIED,
+    MetricPoints,
+    PointForm,
+)
 
-_MAX: Final = 2**63 - 1
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**63 - 1
+_TEMPORALITIES: Final = (UNSPECIFIED, DELTA, CUMULATIVE)
 Decode = Callable[[Any], dict[str, Any]]
 
 
@@ -60,18 +68,23 @@ class PointBuilder:
     def add(
         self, metric: Metric, time: int, start: int, value: float | int | None, count: int, raw: bytes
     ) -> None:
-        """Append a point; ``value`` is an int where it was written as one, None where there is none."""
+        """Append a point; ``value`` is an int where it was written as one, None where there is none.
+
+        What is beyond int64 is none.
+        """
+        if isinstance(value, int) and not _LEAST <= value <= _MOST:
+            value = None
         whole = isinstance(value, int)
         ints = {"time": time, "start": start, "whole": value if isinstance(value, int) else 0, "count": count}
         for name, number in ints.items():
-            self._ints[name].append(number if -_MAX <= number <= _MAX else 0)
+            self._ints[name].append(number if _LEAST <= number <= _MOST else 0)
         if metric.form not in self._forms:
             self._forms.append(metric.form)
         small = (
             self._names.setdefault(metric.name, len(self._names)),
             self._units.setdefault(metric.unit, len(self._units)),
             metric.kind,
-            metric.temporality,
+            metric.temporality if metric.temporality in _TEMPORALITIES else UNSPECIFIED,
             metric.monotonic,
             whole,
             metric.resource_ix,
@@ -83,8 +96,8 @@ class PointBuilder:
         self._value.append(float("nan") if value is None else float(value))
         self._raws.append(raw)
 
-    def finish(self) -> MetricPoints:
-        """Return the columns of all points."""
+    def finish(self, warnings: list[str]) -> MetricPoints:
+        """Return the columns of all points, and with them what was left out."""
         arrays: dict[str, Any] = {name: np.array(values, np.int64) for name, values in self._ints.items()}
         for name, values in self._small.items():
             arrays[name] = np.array(values, _SMALL[name])
@@ -97,6 +110,7 @@ class PointBuilder:
             scopes=self._shared[1].values,
             forms=self._forms,
             raws=self._raws,
+            warnings=warnings,
         )
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -381,6 +382,42 @@ def test_metrics_of_a_run_lie_beside_its_traces(tmp_path: Path) -> None:
         json.dumps(request).encode().replace(b'"10"', b'"9"')
     )
     assert read_metrics(open_source(str(tmp_path))).time.tolist() == [9, 20, 10, 20]
+
+
+def metric_request(*points: dict[str, object]) -> dict[str, object]:
+    metric = {"name": "a", "sum": {"dataPoints": [{"timeUnixNano": "5", **point} for point in points]}}
+    return {"resourceMetrics": [{"resource": None, "scopeMetrics": [{"scope": None, "metrics": [metric]}]}]}
+
+
+def test_metrics_that_cannot_be_read_are_told_and_cost_no_others(tmp_path: Path) -> None:
+    good = json.dumps(metric_request({"asInt": "3"})).encode()
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([good, b'{"resourceMetrics":[5]}', good[:-9], good]))
+    (tmp_path / "b.jsonl").write_bytes(b'{"resourceMetrics": [\n{"resource": null')
+    found = read_metrics(open_source(str(tmp_path)))
+    assert found.whole.tolist() == [3, 3]
+    assert [warning.partition(": ")[2][:34] for warning in found.warnings] == [
+        "2 documents of metrics left out; n",
+        "metrics are read up to a fault: it",
+    ]
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(NothingFound, match=r"no metrics beside its spans \(.*b\.jsonl: .*ends within"):
+        read_metrics(open_source(str(tmp_path)))
+
+
+def test_metric_values_beyond_int64_are_none(tmp_path: Path) -> None:
+    numbers = ("9" * 400, str(2**63), str(-(2**63)), str(2**63 - 1))
+    (tmp_path / "a.jsonl").write_text(json.dumps(metric_request(*({"asInt": text} for text in numbers))))
+    found = read_metrics(open_source(str(tmp_path)))
+    assert found.is_whole.tolist() == [False, False, True, True]
+    assert found.whole.tolist() == [0, 0, -(2**63), 2**63 - 1]
+    assert np.isnan(found.value).tolist() == [True, True, False, False]
+
+
+def test_a_document_of_metrics_may_be_long(tmp_path: Path) -> None:
+    request = metric_request(*({"asInt": str(number)} for number in range(20_000)))
+    (tmp_path / "a.json").write_text(json.dumps(request, indent=8))
+    assert (tmp_path / "a.json").stat().st_size > 4 << 20
+    assert read_metrics(open_source(str(tmp_path))).whole.tolist() == list(range(20_000))
 
 
 def test_reading_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

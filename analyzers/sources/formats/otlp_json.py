@@ -18,6 +18,7 @@ from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch, SpanTarge
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.otlp_values import (
+    NO_SCOPE,
     OTLP_JSON,
     STATUS_DESCRIPTION,
     otlp_attributes,
@@ -26,7 +27,6 @@ from grademl_otel.analyzers.sources.formats.otlp_values import (
 
 _EMPTY: Final = msgspec.Raw(b"[]")
 _NONE: Final = msgspec.Raw(b"")
-_NO_SCOPE: Final = (b"", b"{}", b"null")
 _Number = int | str | float | None
 
 
@@ -124,7 +124,7 @@ def _add(groups: Sequence[_ResourceSpans], builder: SpanTarget) -> None:
             if not scope.spans or len(spans) >= room:
                 continue
             own = bytes(scope.scope) or bytes(scope.instrumentationLibrary)
-            scope_ix = -1 if own in _NO_SCOPE else builder.scope(own, otlp_scope)
+            scope_ix = -1 if own in NO_SCOPE else builder.scope(own, otlp_scope)
             of_groups.append((resource_ix, scope_ix, len(scope.spans)))
             spans += scope.spans
     if spans:

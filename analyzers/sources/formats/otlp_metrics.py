@@ -14,6 +14,7 @@ from grademl_otel.analyzers.model.metrics import Buckets
 from grademl_otel.analyzers.sources.formats import otlp_messages
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.otlp_values import (
+    NO_SCOPE,
     otlp_attributes,
     otlp_scope,
     to_float,
@@ -35,10 +36,10 @@ _POINTS: Final = (
 
 # --- JSON -------------------------------------------------------------------------------------------------
 
-_NONE: Final = msgspec.Raw(b"")
+_NULL: Final = b"null"
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]] | None)
+_raws = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _any = msgspec.json.Decoder()
 
 
@@ -66,13 +67,13 @@ JSON_POINT: Final = JsonPoint()
 def read_json(raw: bytes | msgspec.Raw, builder: PointBuilder) -> None:
     """Add the points of a ``resourceMetrics`` array. Raises Unreadable where it is none."""
     try:
-        for group in _objects.decode(raw):
+        for group in _list(raw):
             resource = _members(group.get("resource"))
             resource_ix = builder.resource(bytes(resource.get("attributes", b"[]")), otlp_attributes)
-            for scope in _objects.decode(group.get("scopeMetrics", b"[]")):
+            for scope in _list(group.get("scopeMetrics")):
                 own = bytes(scope.get("scope", b""))
-                scope_ix = builder.scope(own, otlp_scope) if len(own) > len(b"{}") else -1
-                for metric in _objects.decode(scope.get("metrics", b"[]")):
+                scope_ix = -1 if own in NO_SCOPE else builder.scope(own, otlp_scope)
+                for metric in _list(scope.get("metrics")):
                     _read_json_metric(metric, resource_ix, scope_ix, builder)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"not OTLP metrics: {error}") from None
@@ -90,13 +91,13 @@ def _read_json_metric(
         name=str(_plain(metric, "name") or ""),
         unit=str(_plain(metric, "unit") or ""),
         kind=kind,
-        temporality=_TEMPORALITIES.get(str(temporality).rpartition("_")[2], to_int(temporality) or 0) % 100,
+        temporality=_TEMPORALITIES.get(str(temporality).rpartition("_")[2], to_int(temporality) or 0),
         monotonic=_plain(data, "isMonotonic") is True,
         resource_ix=resource_ix,
         scope_ix=scope_ix,
         form=JSON_POINT,
     )
-    for raw in _raws.decode(data.get("dataPoints", b"[]")):
+    for raw in _raws.decode(data.get("dataPoints", _NULL)) or ():
         if builder.full:
             return
         point = _object.decode(raw)
@@ -110,7 +111,12 @@ def _read_json_metric(
 
 
 def _members(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw]:
-    return _object.decode(raw) if raw is not None and bytes(raw) != b"null" else {}
+    return _object.decode(raw) if raw is not None and bytes(raw) != _NULL else {}
+
+
+def _list(raw: bytes | msgspec.Raw | None) -> list[dict[str, msgspec.Raw]]:
+    """Return the objects of an array; none of what is absent or null."""
+    return [] if raw is None else _objects.decode(raw) or []
 
 
 def _plain(members: dict[str, msgspec.Raw], key: str) -> Any:

@@ -15,6 +15,8 @@ from grademl_otel.analyzers.model.raw import Event
 
 STATUS_DESCRIPTION: Final = "otel.status_description"
 """The attribute for the message of a span's status, as OpenTelemetry names it where there is no field."""
+NO_SCOPE: Final = (b"", b"{}", b"null")
+"""What stands for no instrumentation scope, raw."""
 _MAX_DEPTH: Final = 16
 
 
