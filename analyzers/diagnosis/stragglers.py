@@ -52,6 +52,7 @@ from grademl_otel.analyzers.graph.ranks import (
     common_steps,
     compare_ranks,
 )
+from grademl_otel.analyzers.model.clocks import MARGIN
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
 
@@ -59,8 +60,6 @@ RULE: Final = "ranks.straggler"
 IMBALANCE: Final = "ranks.imbalance"
 CHANCE: Final = 0.01
 """A rank that is last so often by chance with a higher probability is not named."""
-_CLOCK_MARGIN: Final = 3
-"""How many times the error of the clocks a lateness must be."""
 _IMPOSSIBLE_SHARE: Final = 0.01
 """Part of the collectives that may contradict themselves."""
 
@@ -73,7 +72,7 @@ def judge(run: Run) -> Judgement:
     if len(run.ranks) < 2:
         return Judgement([], [])
     compared = [found for found in compare_ranks(run) if on_cpu(run) or found.source == COLLECTIVES]
-    margin = _CLOCK_MARGIN * activities(run).collectives.clocks.error_ns
+    margin = activities(run).collectives.clocks.margin_ns
     in_vain: list[Abstained] = []
     for found in compared:
         late = lateness(found, margin)
@@ -185,12 +184,16 @@ def _within_error(run: Run, compared: list[Comparison]) -> list[Abstained]:
     error = activities(run).collectives.clocks.error_ns
     for found in compared:
         late = lateness(found) if error else None
-        if late is not None and late.pattern != CHANGING and late.gain >= WARN_SHARE:
+        if late is None or late.gain < WARN_SHARE:
+            continue
+        changing = late.pattern == CHANGING
+        if not changing or found.source == COLLECTIVES:
+            who = "the slowest of a step seems" if changing else f"rank {late.ranks[0]} seems"
             return [
                 Abstained(
-                    RULE,
-                    f"rank {late.ranks[0]} seems {milliseconds(late.late_ns)} late, less than {_CLOCK_MARGIN}"
-                    f" times the {milliseconds(error)} by which the clocks of the hosts may be off",
+                    IMBALANCE if changing else RULE,
+                    f"{who} {milliseconds(late.late_ns)} late, less than {MARGIN} times the"
+                    f" {milliseconds(error)} by which the clocks of the hosts may be off",
                     "record more steps with their collectives on all hosts (GRADEML_BUDGET=100)",
                 )
             ]

@@ -24,6 +24,8 @@ from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
 _UNKNOWN: Final = 1 << 61
 """An error that no time reaches: the clocks are not tied."""
+MARGIN: Final = 3
+"""How many times the error of the clocks a difference across hosts must be, to be told."""
 _MOST_SHIFT_NS: Final = 1 << 61
 _OFFSET: Final = re.compile(r"([+-]?\d{1,12}(?:\.\d{1,6})?)(?:ms)?")
 _SILENT_NS: Final = 600_000_000_000
@@ -96,6 +98,10 @@ class Clocks:
         errors = [_UNKNOWN if clock.error_ns is None else clock.error_ns for clock in self.clocks]
         return self._per_rank(rank, errors)
 
+    def number(self, rank: IntArray) -> IntArray:
+        """Return the index into `clocks` of each ``rank`` (an array)."""
+        return self._per_rank(rank, list(range(len(self.clocks))))
+
     @property
     def tied(self) -> bool:
         """Whether times of all ranks can be compared."""
@@ -106,6 +112,16 @@ class Clocks:
         """The largest error between any two ranks that can be compared."""
         errors = sorted((clock.error_ns or 0 for clock in self.clocks), reverse=True)
         return sum(errors[:2])
+
+    @property
+    def margin_ns(self) -> int:
+        """What times of two hosts must differ by, at least, for anything to be said of it."""
+        return MARGIN * self.error_ns
+
+    def tell(self, ranks: Iterable[int], length_ns: int) -> bool:
+        """Whether something of ``length_ns``, as a step, can be compared across ``ranks``."""
+        numbers = {self.of_rank[rank] for rank in ranks}
+        return len(numbers) < 2 or (self.tied and self.margin_ns < length_ns)
 
     @property
     def applied(self) -> bool:

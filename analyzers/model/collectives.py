@@ -5,7 +5,9 @@ A rank arrives at a collective when it issues it. Of the time to its completion 
 the other members has arrived; the rest is *transfer*. Both are exact: wait + transfer = busy. Members of one
 group name the same collective by the same key, so that no order of spans or traces is relied on.
 
-Times of hosts are compared only as far as their clocks can be tied together, see `clocks`.
+Times of hosts are compared only as far as their clocks can be tied together, see `clocks`. Where that is not
+well enough, the transfer of a collective is the shortest time that one of its members was in it: the last to
+arrive waits for nobody, and each measures by its own clock.
 """
 
 from __future__ import annotations
@@ -124,6 +126,9 @@ def collectives_of(run: Run) -> Collectives:
     left_early = (latest > end - shift) & found["completed"]
     causal = np.where(one_sided & left_early, _before(key, arrival, first, end - shift), latest)
     last = np.clip(causal + shift, issue, end)
+    if not clocks.tell(every, _length_of_steps(run)):
+        alone = _of_several_clocks(key, clocks.number(rank), len(keys)) & ~one_sided
+        last = np.where(alone, end - _shortest(key, end - issue, len(keys)), last)
     margin = np.maximum(clocks.error(rank), clocks.error_ns)
     impossible = first & ~one_sided & left_early & (latest - (end - shift) > np.maximum(margin, _ROUNDING_NS))
     kept = np.flatnonzero(np.isin(rank, run.ranks))
@@ -178,6 +183,28 @@ def _read(run: Run) -> dict[str, Any]:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_NS else None
+
+
+def _length_of_steps(run: Run) -> int:
+    """Return the median length of the rows, in ns; 0 without rows."""
+    length = run.steps.end - run.steps.start
+    return int(np.median(length)) if len(length) else 0
+
+
+def _of_several_clocks(key: IntArray, clock: IntArray, keys: int) -> BoolArray:
+    """Return for each element whether its collective has members on several clocks."""
+    least, most = np.full(keys, np.iinfo(np.int64).max, np.int64), np.full(keys, -1, np.int64)
+    np.minimum.at(least, key, clock)
+    np.maximum.at(most, key, clock)
+    several: BoolArray = (least < most)[key] if keys else np.zeros(0, np.bool_)
+    return several
+
+
+def _shortest(key: IntArray, busy: IntArray, keys: int) -> IntArray:
+    """Return for each element the shortest time that a member was in its collective."""
+    shortest = np.full(keys, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(shortest, key, busy)
+    return shortest[key] if keys else busy
 
 
 def _latest(key: IntArray, arrival: IntArray, first: BoolArray, keys: int) -> IntArray:

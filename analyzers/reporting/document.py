@@ -360,10 +360,11 @@ class RankEntry:
 
     rank: int
     step_ns: int
-    late_ns: int
-    """How much later than the median of the others it came to what all wait for; below 0: earlier."""
-    last_steps: int
-    """Steps in which it came later than all others."""
+    late_ns: int | None
+    """How much later than the median of the others it came to what all wait for; below 0: earlier. Null where
+    the clocks of the hosts do not tell."""
+    last_steps: int | None
+    """Steps in which it came later than all others; likewise."""
     wait_ns: int | None
     """Its main lane waiting for other ranks."""
     transfer_ns: int | None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
 from rich.console import Group
 
 from grademl_otel.analyzers.diagnosis.finding import Finding
@@ -28,6 +29,10 @@ def ranks_info(run: Run) -> RanksInfo | None:
         return None
     found, behind, last = compared[0], behind_others(compared[0]), last_in_steps(compared[0])
     n = len(found)
+    # What ranks waited is by their own clocks; when they came somewhere is not.
+    told = found.wait is not None or (
+        run.clocks is None or run.clocks.tell(found.ranks, round(float(np.median(found.length))))
+    )
     entries = []
     for column, rank in enumerate(found.ranks):
         own = [PhaseTime(phase, round(int(ns[:, column].sum()) / n)) for phase, ns in found.own.items()]
@@ -35,8 +40,8 @@ def ranks_info(run: Run) -> RanksInfo | None:
             RankEntry(
                 rank=rank,
                 step_ns=round(int(found.length[:, column].sum()) / n),
-                late_ns=round(float(behind[:, column].mean())),
-                last_steps=int(last[column]),
+                late_ns=round(float(behind[:, column].mean())) if told else None,
+                last_steps=int(last[column]) if told else None,
                 wait_ns=None if found.wait is None else round(int(found.wait[:, column].sum()) / n),
                 transfer_ns=(
                     None if found.transfer is None else round(int(found.transfer[:, column].sum()) / n)
@@ -63,18 +68,21 @@ def of_steps(info: RanksInfo) -> str:
 
 def rank_rows(info: RanksInfo, top: int | None = None) -> list[list[str]]:
     """Return the cells of `RANK_COLUMNS` for each rank, or the ``top`` latest of them."""
-    latest = sorted(info.ranks, key=lambda entry: (-entry.late_ns, entry.rank))
     return [
         [
             f"{entry.rank}",
             milliseconds(entry.step_ns),
             milliseconds(sum(one.ns for one in entry.own)),
-            *(_time(ns) for ns in (entry.wait_ns, entry.transfer_ns, entry.overlapped_ns)),
-            f"-{milliseconds(-entry.late_ns)}" if entry.late_ns < 0 else milliseconds(entry.late_ns),
-            f"{entry.last_steps:,}",
+            *(_time(ns) for ns in (entry.wait_ns, entry.transfer_ns, entry.overlapped_ns, entry.late_ns)),
+            "?" if entry.last_steps is None else f"{entry.last_steps:,}",
         ]
-        for entry in latest[:top]
+        for entry in latest_first(info)[:top]
     ]
+
+
+def latest_first(info: RanksInfo) -> list[RankEntry]:
+    """Return the ranks, those that come latest first, as far as that is known."""
+    return sorted(info.ranks, key=lambda entry: (-(entry.late_ns or 0), entry.rank))
 
 
 def exact_rows(info: RanksInfo | None) -> tuple[list[str], list[list[str | int | float | None]]]:
@@ -96,4 +104,6 @@ def ranks_table(info: RanksInfo, top: int | None = _LISTED) -> Group:
 
 
 def _time(ns: int | None) -> str:
-    return "?" if ns is None else milliseconds(ns)
+    if ns is None:
+        return "?"
+    return f"-{milliseconds(-ns)}" if ns < 0 else milliseconds(ns)

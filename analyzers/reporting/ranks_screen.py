@@ -8,7 +8,7 @@ from rich.console import Group
 from grademl_otel.analyzers.reporting import header
 from grademl_otel.analyzers.reporting.canvas import Canvas, table
 from grademl_otel.analyzers.reporting.document import RankEntry, RanksDocument, RanksInfo
-from grademl_otel.analyzers.reporting.ranks import ranks_table
+from grademl_otel.analyzers.reporting.ranks import latest_first, ranks_table
 from grademl_otel.analyzers.reporting.report_screen import (
     IN_VERDICT,
     draw_abstained,
@@ -60,7 +60,6 @@ def _own_work(info: RanksInfo) -> Group:
         own = {one.phase: one.ns for one in entry.own}
         return [f"{entry.rank}", *(milliseconds(own.get(phase, 0)) for phase in phases)]
 
-    latest = sorted(info.ranks, key=lambda entry: (-entry.late_ns, entry.rank))
     columns = [(name, "right") for name in ("rank", *phases)]
-    rows = [cells(entry) for entry in latest]
+    rows = [cells(entry) for entry in latest_first(info)]
     return table("Own work, without waiting for others", columns, rows, header=True)

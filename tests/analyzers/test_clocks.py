@@ -16,6 +16,7 @@ from grademl_otel import analyzers
 from grademl_otel.analyzers.cli.app import run as command
 from grademl_otel.analyzers.diagnosis import stragglers
 from grademl_otel.analyzers.graph import lane_budget, trace_paths
+from grademl_otel.analyzers.graph.ranks import compare_ranks
 from grademl_otel.analyzers.model import clock_ties
 from grademl_otel.analyzers.model.clocks import ClockRule, clocks_of_traces
 from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_INTERNAL, KIND_SERVER, SpanColumns
@@ -124,6 +125,53 @@ def test_off_takes_clocks_as_they_are(recorded: bytes, tmp_path: Path) -> None:
     assert (other.applied, other.error_ns is not None and other.error_ns >= 7200 * SECOND) == (False, True)
     assert run.end - run.start > 7200 * SECOND
     assert stragglers.judge(run).findings == [], "nothing is told across such an error"
+
+
+def test_what_ranks_wait_is_told_by_their_own_clocks_where_those_differ(
+    recorded: bytes, tmp_path: Path
+) -> None:
+    """Taken as they are two hours apart: transfers and waits are those of a clock that all share."""
+    true = analyzers.ranks(written(tmp_path, recorded)).ranks
+    path = written(tmp_path, losses.shifted(recorded, "node-1", SHIFTS[1]))
+    document = analyzers.ranks(path, clocks=ClockRule(shift=False))
+    assert true is not None
+    assert document.ranks is not None
+    assert document.ranks.source == true.source == "collectives"
+    for found, expected in zip(document.ranks.ranks, true.ranks, strict=True):
+        assert expected.wait_ns is not None
+        assert expected.transfer_ns is not None
+        assert found.wait_ns == pytest.approx(expected.wait_ns, abs=2 * US)
+        assert found.transfer_ns == pytest.approx(expected.transfer_ns, abs=2 * US)
+    assert document.verdict is None
+    assert [one.rule for one in document.abstained] == ["ranks.straggler"]
+
+
+def test_changing_ranks_are_not_called_alike_where_clocks_hide_them(tmp_path: Path) -> None:
+    """Each step waits for another rank: across a large error that is doubted, never denied."""
+    slow = Training(ranks=2, epochs=1, steps_per_epoch=60, eval_batches=0, buckets=1, allreduce_ns=200 * US)
+    lines = losses.on_hosts(simulate(slow).otlp_lines(), {1: "node-1"})
+    run = run_of(tmp_path, losses.shifted(lines, "node-1", SHIFTS[1]), ClockRule(shift=False))
+    (found, *_) = compare_ranks(run)
+    turns = np.arange(len(found))[:, None] % 2 == np.arange(2)
+    changing = replace(found, late=np.where(turns, found.length // 2, 0))
+    doubted = stragglers._within_error(run, [changing])
+    assert [one.rule for one in doubted] == ["ranks.imbalance"]
+    assert "the slowest of a step seems" in doubted[0].missing
+
+
+def test_when_ranks_came_is_not_told_where_clocks_do_not_tell(recorded: bytes, tmp_path: Path) -> None:
+    bare = losses.without(recorded, losses.named("collective"))
+    near = analyzers.ranks(written(tmp_path, losses.shifted(bare, "node-1", -30 * MS)))
+    far = analyzers.ranks(written(tmp_path, losses.shifted(bare, "node-1", SHIFTS[1])))
+    alone = analyzers.ranks(
+        written(tmp_path, losses.without(recorded, losses.named("collective"))), ranks=(2, 3)
+    )
+    for document in (near, far):
+        assert document.ranks is not None
+        assert {(one.late_ns, one.last_steps) for one in document.ranks.ranks} == {(None, None)}
+        assert " ? " in render(document)
+    assert alone.ranks is not None
+    assert all(one.late_ns is not None for one in alone.ranks.ranks), "they share a clock"
 
 
 def test_a_given_offset_goes_before_what_spans_tell(recorded: bytes, tmp_path: Path) -> None:
