@@ -14,7 +14,7 @@ import grpc
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from grademl_otel.analyzers.errors import GrademlError
+from grademl_otel.analyzers.errors import GrademlError, UsageError
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
 from grademl_otel.analyzers.sources.servers import jaeger_grpc, jaeger_wire
 from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
@@ -154,6 +154,14 @@ def test_headers_are_sent_as_metadata(fake: FakeGrpc) -> None:
     assert fake.asked[0][1]["user-agent"].startswith("grademl/")
 
 
+def test_headers_that_grpc_treats_in_its_own_way(fake: FakeGrpc) -> None:
+    fake.has({1: 1})
+    open_source(fake.url, SourceOptions(headers={"x-trace-bin": "abc"})).read(Selection(trace_ids=(1,)))
+    assert {metadata["x-trace-bin"] for _, metadata in fake.asked} == {b"abc"}
+    with pytest.raises(UsageError, match="a!b is no name that gRPC sends"):
+        open_source(fake.url, SourceOptions(headers={"a!b": "hunter2"})).list()
+
+
 @pytest.mark.parametrize(
     ("code", "said", "told"),
     [
@@ -171,12 +179,15 @@ def test_refusals(code: grpc.StatusCode, said: str, told: str, fake: FakeGrpc) -
         assert len(fake.asked) == jaeger_grpc._TRIES
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[jaeger_grpc.JaegerGrpc] = []
+    monkeypatch.setattr(jaeger_grpc.JaegerGrpc, "abort", ended.append)
     port = servers.free_ports(1)[0]
     said = refused(f"jaeger+grpc://127.0.0.1:{port}", timeout_s=0.5)
     assert (
         f"jaeger grpc://127.0.0.1:{port}: no gRPC connection within 0.5 s; is Jaeger running there?" in said
     )
+    assert len(ended) == 1, "gRPC goes on trying in a thread of its own"
 
 
 def test_a_silent_server_has_the_time_out_s(fake: FakeGrpc) -> None:

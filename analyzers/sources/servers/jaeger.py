@@ -133,8 +133,17 @@ def _connect(name: str, address: Address, options: SourceOptions) -> tuple[Jaege
         from grademl_otel.analyzers.sources.servers.jaeger_grpc import JaegerGrpc
 
         api = JaegerGrpc(name, address.host, address.scheme == "grpcs", options)
-        return api, api.services()
-    return connect(HttpClient(name, address.url, ADVICE, options))
+        try:
+            return api, api.services()
+        except BaseException:
+            api.abort()
+            raise
+    client = HttpClient(name, address.url, ADVICE, options)
+    try:
+        return connect(client)
+    except BaseException:
+        client.abort()
+        raise
 
 
 def _run(reader: JaegerReader, selection: Selection) -> tuple[str, int] | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from threading import Event
 from typing import Final, TypeVar
@@ -82,7 +83,7 @@ class JaegerGrpc:
     def __init__(self, name: str, address: str, secure: bool, options: SourceOptions) -> None:
         self._name = name
         self._options = options
-        self._metadata = tuple((key.lower(), value) for key, value in options.headers.items())
+        self._metadata = _metadata(options.headers)
         self.has_summaries: bool | None = None
         self._over = Event()
         self._watch = Watch(options.timeout_s)
@@ -217,6 +218,17 @@ class JaegerGrpc:
         if code is Code.UNAVAILABLE:
             return SourceError(f"{name}: unavailable ({_without_addresses(said)}); {_ADVICE}")
         return SourceError(f"{name}: {code.name}: {said}")
+
+
+def _metadata(headers: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
+    """Return headers as gRPC takes them; raises UsageError for a name that only HTTP knows."""
+    pairs: list[tuple[str, str | bytes]] = []
+    for name, value in headers.items():
+        key = name.lower()
+        if not re.fullmatch(r"[0-9a-z_.-]+", key):
+            raise UsageError(f"--header: {name} is no name that gRPC sends; use letters, digits, - _ .")
+        pairs.append((key, value.encode() if key.endswith("-bin") else value))
+    return tuple(pairs)
 
 
 class _Unknown(SourceError):
