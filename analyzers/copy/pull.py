@@ -77,6 +77,8 @@ def pull(
     """
     with locked(folder):
         if refresh:
+            _check_apart(folder, origin)
+            next(source.pieces(origin.selection, Ledger()), None)  # one that is away costs no copy
             remove_copy(folder)
         manifest = Manifest(folder)
         try:
@@ -87,6 +89,13 @@ def pull(
             manifest.close()
             if empty:
                 remove_copy(folder)
+
+
+def _check_apart(folder: Path, origin: Origin) -> None:
+    """Raise UsageError for a copy that would be removed before it is copied."""
+    source, target = Path(origin.identity).resolve(), folder.resolve()
+    if "://" not in origin.identity and (source == target or target in source.parents):
+        raise UsageError(f"{folder}: cannot be copied anew from {origin.address}, which is in it")
 
 
 def _begin(folder: Path, manifest: Manifest, origin: Origin) -> Selection:

@@ -57,7 +57,8 @@ def pieces_of(series: paths.Series, max_bytes: int, alone: bool = True) -> Itera
     for path, following in zip(series, (*series[1:], None), strict=True):
         first = _first_line(path, begin)
         if first is None:
-            yield _piece(_version(path), True, [_Range(path)], max_bytes, alone)
+            # Standard input is something else at each call.
+            yield _piece(_version(path), path.is_file(), [_Range(path)], max_bytes, alone)
             begin = 0
             continue
         name = f"{path.parent.name}/{series[-1].name}#{_digest(first)}"

@@ -314,6 +314,28 @@ def test_another_source_or_selection_needs_another_folder(
     manifest.close()
 
 
+def test_a_copy_is_not_given_up_for_nothing(tmp_path: Path, pieces: dict[str, bytes]) -> None:
+    folder = tmp_path / "copy"
+    copied(InPieces(pieces), folder)
+    for source, code in (
+        (str(folder), 2),
+        (str(folder / "spans-0001.parquet"), 2),
+        ("jaeger://127.0.0.1:9", 3),
+    ):
+        assert run(["pull", source, "-o", str(folder), "--refresh"]) == code, source
+    same(InPieces(pieces).read(EVERYTHING), read(folder))
+
+
+def test_standard_input_is_read_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (2, 4):
+        lines = b"".join(list(run_in_pieces(4).values())[:count])
+        (tmp_path / "lines").write_bytes(lines)
+        with (tmp_path / "lines").open() as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert run(["pull", "-", "-o", str(tmp_path / "copy")]) == 0
+    assert len(read(tmp_path / "copy").spans) == len(InPieces(run_in_pieces(4)).read(EVERYTHING).spans)
+
+
 def test_since_is_the_same_question_an_hour_later(tmp_path: Path, pieces: dict[str, bytes]) -> None:
     hour = 3_600_000_000_000
     first, later = (origin_of("x", "x", Selection(start=now - hour), hour) for now in (10 * hour, 11 * hour))
