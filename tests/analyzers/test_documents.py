@@ -224,6 +224,32 @@ def test_documents_stand_in_lines_or_back_to_back_or_indented(small_pieces: None
         assert ledger.unreadable_lines == 0
 
 
+@pytest.mark.parametrize("piece", [300, 1 << 20])
+@pytest.mark.parametrize("resource", [{}, {"resource": None}, {"resource": {"attributes": None}}])
+@pytest.mark.parametrize("last", [False, True])
+def test_null_is_empty_and_old_names_are_known_in_pieces_too(
+    resource: Json, piece: int, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "PIECE", piece)
+    monkeypatch.setattr(window, "LINE", piece)
+    old = {"instrumentationLibrary": {"name": "old"}, "spans": list(map(otlp_span, range(9)))}
+    new = {"scope": None, "spans": list(map(otlp_span, range(9, 18)))}
+    group = {
+        **resource,
+        "instrumentationLibrarySpans": [dict(reversed(old.items())) if last else old],
+        "scopeSpans": [dict(reversed(new.items())) if last else new],
+    }
+    one = {"resourceSpans": [dict(reversed(group.items())) if last else group]}
+    camel = json.dumps(one)
+    snake = camel.replace("resourceS", "resource_s").replace("scopeS", "scope_s")
+    snake = snake.replace("LibraryS", "_library_s").replace("Library", "_library")
+    for text in (camel, snake):
+        spans, ledger = read(text.encode())
+        assert ledger.warnings == []
+        names = [(scope or {}).get("name") for scope in map(spans.scope, range(18))]
+        assert sorted(map(str, names)) == ["None"] * 9 + ["old"] * 9
+
+
 def test_all_signals_may_stand_in_one_text() -> None:
     lines = [otlp(2), {"resourceMetrics": []}, {"resourceLogs": []}, {"result": {}}, {"resource_metrics": []}]
     spans, ledger = read("\n".join(map(json.dumps, lines)).encode())

@@ -291,6 +291,15 @@ def test_ids_of_other_lengths(tmp_path: Path) -> None:
             raise AssertionError(name)
 
 
+def test_a_first_span_without_ids_does_not_make_logs_of_all() -> None:
+    data = TracesData()
+    spans = data.resource_spans.add().scope_spans.add().spans
+    for ids in ({}, {"trace_id": bytes(15) + b"t", "span_id": b"8 bytes!"}):
+        spans.add(name="x", start_time_unix_nano=5, end_time_unix_nano=6, **ids)
+    columns, ledger = read(data.SerializeToString())
+    assert (len(columns), ledger.unidentified, ledger.passed_over) == (1, 1, 0)
+
+
 def metrics() -> bytes:
     request = ExportMetricsServiceRequest()
     group = request.resource_metrics.add()

@@ -22,7 +22,7 @@ from grademl_otel.analyzers.sources.formats import kinds
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
 from grademl_otel.analyzers.sources.formats.jaeger_json import TraceReader
 from grademl_otel.analyzers.sources.formats.kineto import ProfileReader
-from grademl_otel.analyzers.sources.formats.otlp_values import otlp_attributes, otlp_scope
+from grademl_otel.analyzers.sources.formats.otlp_values import NO_SCOPE, otlp_attributes, otlp_scope
 from grademl_otel.analyzers.sources.formats.window import END, CutShort, Window
 
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _COMMA = b"{}[],"
@@ -30,8 +30,15 @@ _SPANS: Final = "spans"
 _SMALL: Final = 1 << 16  # bytes of members that no reader is known to want, and how many of them are kept
 
 
+_SCOPE: Final = ("scope", "instrumentationLibrary", "instrumentation_library")
+"""Keys of an instrumentation scope; the others are of before 2022."""
+
+
 class _Resource(msgspec.Struct, gc=False):
     attributes: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_resource = msgspec.json.Decoder(_Resource | None)
 
 
 class _Held:
@@ -181,14 +188,14 @@ class Cutter:
         for member in self._members():
             value = self._window.value(self._window.piece if member == _SPANS else None)
             if value is None:
-                into = target if {"scope", "instrumentationLibrary"} & set(kept) else held
+                into = held if kept.keys().isdisjoint(_SCOPE) else target
                 self._array(partial(self._read_of_scope, into, group, key, kept))
             elif member == _SPANS:
                 small = value
             else:
                 kept[member] = value
-        own = kept.get("scope", kept.get("instrumentationLibrary", b""))
-        held.release(self._builder.scope(own, otlp_scope) if len(own) > len(b"{}") else -1)
+        own = next((kept[name] for name in _SCOPE if name in kept), b"")
+        held.release(-1 if own in NO_SCOPE else self._builder.scope(own, otlp_scope))
         if small is not None:
             self._read_of_scope(target, group, key, kept, small)
 
@@ -262,6 +269,7 @@ def _attributes(resource: bytes | None) -> bytes:
     if resource is None:
         return b"[]"
     try:
-        return bytes(msgspec.json.decode(resource, type=_Resource).attributes)
+        found = _resource.decode(resource)
+        return b"[]" if found is None else bytes(found.attributes)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"not OTLP trace data: {error}") from None

@@ -106,8 +106,8 @@ def _parts(message: memoryview) -> tuple[bytes, list[memoryview]]:
 def _signal(scopes: Sequence[memoryview]) -> str:
     """Return what the scopes of a resource hold.
 
-    Their messages differ only from the third level on: a span begins with ids of 16 and 8 bytes and has times
-    of a fixed width, a metric has a name and no field of a fixed width, a log record a time first.
+    Their messages differ only from the third level on: a span has times of a fixed width in fields 7 and 8,
+    and ids of 16 and 8 bytes, a metric has a name and no field of a fixed width, a log record a time first.
     """
     for scope in scopes:
         item = next((f for f in wire.fields(scope) if (f.number, f.wire) == (2, wire.LENGTH)), None)
@@ -115,11 +115,12 @@ def _signal(scopes: Sequence[memoryview]) -> str:
             continue
         found = {field.number: field for field in wire.fields(scope, item.start, item.end)}
         size = {n: field.end - field.start for n, field in found.items() if field.wire == wire.LENGTH}
-        if size.get(1) == 16 and size.get(2) == 8 and 7 not in size:
+        timed = any(n in found and found[n].wire == wire.FIXED64 for n in (7, 8))
+        if timed or (size.get(1) == 16 and size.get(2) == 8 and 7 not in size):
             return SPANS
-        if 1 in size and not {7, 8} & {n for n, field in found.items() if field.wire == wire.FIXED64}:
+        if 1 in size:
             return METRICS
-        return LOGS if found and 1 not in size and 2 not in size else SPANS
+        return LOGS if found and 2 not in size else SPANS
     return ""
 
 
