@@ -240,16 +240,22 @@ def _parts(attempt: Attempt, evidence: Evidence) -> list[TablePart]:
 
 
 def _bounds(attempt: Attempt, run_spans: dict[int, int], steps: StepTable) -> dict[int, tuple[int, int]]:
-    """Return each rank's start and end of its main lane, always around its rows."""
+    """Return each rank's start and end of its main lane, always around its rows.
+
+    The run span of a process that was killed ends at its last mark. Its windows tell how long it was there.
+    """
     spans, ixs = attempt.spans, attempt.possible_ixs
     workers = [spans.names.index(name) for name in semconv.WORKER_PHASES if name in spans.names]
     main = ~np.isin(spans.name_ix[ixs], workers)
+    windows = attempt.named(semconv.WINDOW)
     bounds = {}
     for rank in attempt.ranks:
+        of_rank = attempt.rank_of_span[ixs] == rank
         if rank in run_spans:
-            seen = np.array([run_spans[rank]], np.int64)
+            own = np.array([run_spans[rank]], np.int64)
+            killed = semconv.TERMINATED in spans.attributes(run_spans[rank])
+            seen = np.concatenate((own, windows[attempt.rank_of_span[windows] == rank])) if killed else own
         else:
-            of_rank = attempt.rank_of_span[ixs] == rank
             seen = ixs[of_rank & main] if np.any(of_rank & main) else ixs[of_rank]
         rows = steps.of_rank(rank)
         starts = np.concatenate((spans.start[seen], steps.start[rows]))

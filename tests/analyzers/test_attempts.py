@@ -274,6 +274,32 @@ def test_ranks_that_end_differently_open_every_answer(tmp_path: Path) -> None:
             assert lines_of_text[number].startswith(line)
 
 
+def test_a_rank_that_hung_before_it_was_killed_was_there_meanwhile(tmp_path: Path) -> None:
+    """Its run span ends at its last mark; a part without rows tells that it was there a minute later."""
+    lines = simulate(replace(TRAINING, killed_at=30)).otlp_lines()
+    windows = [(r, s) for r, s in losses.spans_of(lines, {sc.WINDOW}) if r[sc.RANK] == 1]
+    resource, last = windows[-1]
+    facts = losses.plain(last["attributes"])
+    table = (
+        sc.WINDOW_NUMBER,
+        sc.WINDOW_STEPS_SO_FAR,
+        sc.WINDOW_ROWS_SO_FAR,
+        sc.TABLE_VERSION,
+        sc.WINDOW_LAST,
+    )
+    said_again = {key: facts[key] for key in table} | {sc.WINDOW_PART: facts[sc.WINDOW_PART] + 1}
+    heard = int(last["endTimeUnixNano"]) + 60 * SECOND
+    sign = {**last, "spanId": "00000000000000ff", "endTimeUnixNano": str(heard)}
+    sign |= {"startTimeUnixNano": last["endTimeUnixNano"], "attributes": attributes(said_again)}
+    path = written(tmp_path, lines, losses.request(resource, [sign]))
+    document = analyzers.report(path)
+    assert [one.how for one in document.ended] == ["killed", "killed"]
+    assert document.ended[1].last_mark_ns == heard - TRAINING.start
+    budget = {entry.phase: entry.ns for entry in document.lane_budget if entry.rank == 1}
+    assert budget["untraced"] > 59 * SECOND
+    assert "idle" not in budget
+
+
 def test_a_rank_of_which_nothing_came_may_be_the_one_waited_for(tmp_path: Path) -> None:
     lines = simulate(replace(TRAINING, killed_at=30)).otlp_lines()
     lines = said(lines, 0, sc.RUN, grademl__open_phase=sc.COLLECTIVE)
