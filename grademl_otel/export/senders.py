@@ -51,6 +51,7 @@ _CHANNEL_OPTIONS: Final = (
 
 _IS_IT_RUNNING: Final = "is it running, is OTEL_EXPORTER_OTLP_ENDPOINT right?"
 _IS_IT_THE_PATH: Final = "is the path in OTEL_EXPORTER_OTLP_ENDPOINT right?"
+_IS_IT_THE_PORT: Final = "is OTEL_EXPORTER_OTLP_ENDPOINT right? (port 4318 takes spans, 16686 shows them)"
 _ARE_THEY_THE_CREDENTIALS: Final = "are the credentials in OTEL_EXPORTER_OTLP_HEADERS right?"
 _IS_IT_THE_CERTIFICATE: Final = "is OTEL_EXPORTER_OTLP_CERTIFICATE right?"
 _TOO_LARGE: Final = "a larger limit there would let it in"
@@ -211,6 +212,8 @@ class HttpSender:
 
     def _verdict(self, response: requests.Response) -> Verdict:
         code = response.status_code
+        if 200 <= code < 300 and _is_page(response):
+            return Verdict("unsupported", "a web page for an answer", advice=_IS_IT_THE_PORT)
         if 200 <= code < 300:
             return _taken(self._signal, _beginning(response))
         reason, advice = f"HTTP {code}", _HTTP_ADVICE.get(code, "")
@@ -282,6 +285,11 @@ def _is_metadata(value: str) -> bool:
 def _certificate(error: OSError) -> Verdict:
     reason = _short(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
     return Verdict("retry", reason, advice=_IS_IT_THE_CERTIFICATE, lasting=True)
+
+
+def _is_page(response: requests.Response) -> bool:
+    """Whether a person's browser was answered: user interfaces, Jaeger's too, say yes to any address."""
+    return str(response.headers.get("Content-Type", "")).lower().startswith("text/html")
 
 
 def _beginning(response: requests.Response) -> bytes:

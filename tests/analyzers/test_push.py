@@ -168,6 +168,10 @@ def test_a_partial_success_is_counted(
     [
         (Answer(http=401), "HTTP 401; are the credentials in --header right?"),
         (Answer(http=404), "HTTP 404; is the path of --to right?"),
+        (
+            Answer(headers={"Content-Type": "text/html"}),
+            "a web page for an answer; is --to right? (port 4318",
+        ),
         (Answer(http=503), "HTTP 503"),
     ],
 )
@@ -180,7 +184,7 @@ def test_what_cannot_be_delivered_is_one_line(
     assert says in err
     assert err.count("\n") == 1
     assert "hunter2" not in err
-    assert len(receiver.attempts) == (1 if answer.http in (401, 404) else 6)
+    assert len(receiver.attempts) == (1 if answer.http in (200, 401, 404) else 6)
 
 
 def test_nobody_there(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

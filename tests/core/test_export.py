@@ -343,6 +343,18 @@ def test_strange_answers(answer: Answer, outcome: str, reason: str) -> None:
     assert len(receiver.attempts) == 1
 
 
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "Text/HTML"])
+def test_web_page_has_taken_nothing(kind: str) -> None:
+    """A user interface says yes to any address: Jaeger's does, at 16686."""
+    with http_receiver() as receiver:
+        receiver.answer = lambda signal: Answer(headers={"Content-Type": kind})
+        verdict = send(http_environ(receiver.port))
+
+    assert verdict.outcome == "unsupported"
+    assert "web page" in verdict.reason
+    assert "4318" in verdict.advice
+
+
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_tls_that_fails_can_be_put_right(protocol: str, tmp_path: Path) -> None:
     authority = trustme.CA()
