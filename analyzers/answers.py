@@ -22,6 +22,8 @@ from grademl_otel.analyzers.reporting.document import (
 from grademl_otel.analyzers.reporting.of_run import critical_path_of_run, ranks_of_run, report_of_run
 from grademl_otel.analyzers.reporting.of_traces import critical_path_of_traces, report_of_traces
 from grademl_otel.analyzers.reporting.sections import BY
+from grademl_otel.analyzers.sources.registry import address
+from grademl_otel.analyzers.sources.servers.jaeger_address import asked_in, merged
 from grademl_otel.analyzers.subject import open_query, read_subject, selection_of
 
 Found = TypeVar("Found")
@@ -93,7 +95,8 @@ def each_attempt(query: Query) -> list[Query]:
 def runs(query: Query) -> Answer[RunsDocument]:
     """Answer `grademl runs`; NothingFound when the source holds neither a run nor another trace."""
     source = open_query(query)
-    listing, selection = source.list(), selection_of(query)
+    # A list is of all that is there, so that what the address of a search asks for is looked at here.
+    listing, selection = source.list(), merged(selection_of(query), asked_in(address(query.source)))
     entries = [
         RunEntry.of(run)
         for run in listing.runs

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import requests
 
+from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
 from grademl_otel.analyzers.model.columns import Telemetry
@@ -279,6 +280,17 @@ def test_traces_by_id_and_by_pasted_address(fake: FakeJaeger) -> None:
     assert "abc123" in str(error)
     telemetry = read(fake, trace_ids=(2, 99))
     assert telemetry.ledger.partial_traces == [f"{99:032x}"]
+
+
+def test_a_list_from_a_pasted_search_is_of_what_it_searches(fake: FakeJaeger) -> None:
+    fake.lines = simulate(started(60)).otlp_lines() + foreign_traces(1, time.time_ns() - S, MS)
+    ours = analyzers.runs(fake.url).runs[0].service
+    assert [run.service for run in analyzers.runs(f"{fake.url}/search?service={ours}").runs] == [ours]
+    shop = analyzers.runs(f"{fake.url}/search?service=shop")
+    assert (shop.runs, shop.services) == ([], ["shop"])
+    assert analyzers.runs(f"{fake.url}/search?service=shop", service=ours).services == [], "options win"
+    with pytest.raises(NothingFound):
+        analyzers.runs(f"{fake.url}/search?service=nosuch&lookback=1h")
 
 
 def test_foreign_traces_stay_when_the_server_breaks_off(fake: FakeJaeger) -> None:

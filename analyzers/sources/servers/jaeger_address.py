@@ -81,11 +81,16 @@ def parse(uri: str) -> Address:
     return Address(scheme, host, base, _searched(parts.query) if searched else Selection())
 
 
+def asked_in(uri: str | None) -> Selection:
+    """Return what ``uri`` asks for, as the address of a trace or of a search; any other asks for nothing."""
+    if uri is None or uri.partition(":")[0].lower() not in _SCHEMES:
+        return Selection()
+    return parse(uri).selection
+
+
 def names_traces(uri: str | None) -> bool:
     """Whether ``uri`` is the address of traces, or of a search for some."""
-    if uri is None or uri.partition(":")[0].lower() not in _SCHEMES:
-        return False
-    asked = parse(uri).selection
+    asked = asked_in(uri)
     return bool(asked.trace_ids or asked.operation or asked.attributes)
 
 
