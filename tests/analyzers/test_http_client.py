@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import socket
 import ssl
@@ -139,6 +140,20 @@ def test_of_an_answer_that_breaks_off_twice_the_beginning_is_there() -> None:
         with pytest.raises(TooLarge, match="broke off after 5 bytes"):
             client(server.url).get("/", accept=JSON)
         assert len(server.requests) == 4
+
+
+def test_no_room_for_an_answer_is_one_line(fake: FakeJaeger, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __init__(self, **_: Any) -> None: ...
+
+        def write(self, chunk: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("grademl_otel.analyzers.sources.servers.answer.SpooledTemporaryFile", Full)
+    said = fails(lambda: open_source(fake.url).list())
+    assert "no space left on device; name another in $TMPDIR" in said
 
 
 def test_traces_that_break_off_are_read_as_far_as_they_came(fake: FakeJaeger) -> None:

@@ -21,6 +21,7 @@ from grademl_otel.analyzers.sources.servers.http_client import HttpClient
 from grademl_otel.analyzers.sources.servers.jaeger_address import merged, names_traces, parse
 from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
 from grademl_otel.analyzers.sources.servers.jaeger_http import JaegerV3
+from grademl_otel.analyzers.sources.servers.refusals import Unreachable
 from tests.analyzers.test_sources_jaeger import DATA, MS, S, foreign_traces, simulate, started
 from tests.support.fake_jaeger import FakeJaeger, serve
 
@@ -108,6 +109,23 @@ def test_a_limit_that_the_server_refuses_is_lowered(
     assert len(telemetry.spans) == 1400
     assert (telemetry.ledger.broken, telemetry.ledger.warnings) == (None, [])
     assert any("searchDepth=1" not in path for path in fake.requests)
+
+
+@pytest.mark.parametrize("first", [windows.Look(50, 0, 200), windows.Look(200, 0, 200)])
+def test_a_server_that_is_gone_is_not_asked_again(first: windows.Look) -> None:
+    looks, asked = [first], []
+
+    def ask(start: int, end: int, limit: int) -> windows.Look:
+        asked.append((start, end))
+        if not looks:
+            raise Unreachable("connection refused")
+        return looks.pop()
+
+    pace = windows.Pace(100)
+    pace.limit = 200  # what it would go back from, were this a refusal
+    with pytest.raises(Unreachable):
+        list(windows.Windows(ask, 0, 1000 * S, pace))
+    assert len(asked) == 2
 
 
 def test_more_traces_at_a_moment_than_the_server_gives_are_told(

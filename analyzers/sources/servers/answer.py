@@ -8,6 +8,8 @@ from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Final, TypeVar
 
+from grademl_otel.analyzers.errors import SourceError
+
 _IN_MEMORY: Final = 8 << 20
 _CHUNK: Final = 1 << 18
 
@@ -43,8 +45,15 @@ class Answer:
         return self._file.read()
 
     def write(self, chunk: bytes) -> None:
-        """Append what has arrived."""
-        self._file.write(chunk)
+        """Append what has arrived; raises SourceError where there is no room for it."""
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            why = (error.strerror or "cannot be written to").lower()
+            raise SourceError(
+                f"an answer of more than {self.size:,} bytes waits in the temporary folder: {why};"
+                " name another in $TMPDIR"
+            ) from None
         self.size += len(chunk)
 
     def chunks(self) -> Iterator[bytes]:

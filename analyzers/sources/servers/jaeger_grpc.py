@@ -28,7 +28,13 @@ from grademl_otel.analyzers.sources.servers import jaeger_wire as wire
 from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.http_client import Clock
 from grademl_otel.analyzers.sources.servers.jaeger_api import Search, Summary
-from grademl_otel.analyzers.sources.servers.refusals import NotFound, TooLarge, beyond, login_hint
+from grademl_otel.analyzers.sources.servers.refusals import (
+    NotFound,
+    TooLarge,
+    Unreachable,
+    beyond,
+    login_hint,
+)
 from grademl_otel.analyzers.sources.servers.silence import Watch
 from grademl_otel.analyzers.sources.servers.transport import read_pem
 from grademl_otel.version import __version__
@@ -188,9 +194,11 @@ class JaegerGrpc:
                     heard()
                     answer.write(message)
                     if answer.size > self._options.max_bytes:
-                        call.cancel()
-                        answer.close()
                         raise beyond(self._name, self._options.max_bytes)
+        except SourceError:
+            call.cancel()
+            answer.close()
+            raise
         except grpc.RpcError as error:
             if not answer.size or error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 answer.close()
@@ -216,7 +224,7 @@ class JaegerGrpc:
             waited = f"no answer within {self._options.timeout_s:g} s"
             return SourceError(f"{name}: {waited}; {_ADVICE}; or allow more with --timeout")
         if code is Code.UNAVAILABLE:
-            return SourceError(f"{name}: unavailable ({_without_addresses(said)}); {_ADVICE}")
+            return Unreachable(f"{name}: unavailable ({_without_addresses(said)}); {_ADVICE}")
         return SourceError(f"{name}: {code.name}: {said}")
 
 

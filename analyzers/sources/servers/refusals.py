@@ -31,6 +31,10 @@ class TooLarge(SourceError):
     """The answer exceeds a bound, ours or the server's; asking for less may work."""
 
 
+class Unreachable(SourceError):
+    """There is nobody to ask: neither less nor a second question helps."""
+
+
 def login_hint(tenant_header: str) -> str:
     """What to do when a server wants to know who asks."""
     return _LOGIN.format(tenant=tenant_header)
@@ -61,15 +65,15 @@ def refusal(name: str, advice: str, tenant_header: str, status: int, body: bytes
 def failure(name: str, advice: str, error: exceptions.HTTPError, silence_s: float) -> SourceError:
     """Return what went wrong before an answer came, or while it came."""
     if isinstance(error, exceptions.ProxyError):
-        return SourceError(f"{name}: the proxy of $HTTP(S)_PROXY failed; set NO_PROXY for this host?")
+        return Unreachable(f"{name}: the proxy of $HTTP(S)_PROXY failed; set NO_PROXY for this host?")
     if isinstance(error, exceptions.SSLError):
         return SourceError(f"{name}: TLS failed: {_tls_reason(error)}")
     if isinstance(error, exceptions.NameResolutionError):
-        return SourceError(f"{name}: no such host; check the name")
+        return Unreachable(f"{name}: no such host; check the name")
     if isinstance(error, exceptions.NewConnectionError):
         if "refused" in str(error).lower():
-            return SourceError(f"{name}: connection refused; {advice}")
-        return SourceError(f"{name}: cannot connect; {advice}")
+            return Unreachable(f"{name}: connection refused; {advice}")
+        return Unreachable(f"{name}: cannot connect; {advice}")
     if isinstance(error, exceptions.TimeoutError):
         what = "no connection" if isinstance(error, exceptions.ConnectTimeoutError) else "no answer"
         return SourceError(f"{name}: {what} within {silence_s:g} s; {advice}; or allow more with --timeout")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.sources.servers.refusals import TooLarge
+from grademl_otel.analyzers.sources.servers.refusals import TooLarge, Unreachable
 
 _SPARSE: Final = 10
 """A window with less than this part of the limit is sparse: the next may be longer."""
@@ -159,6 +159,8 @@ class Windows:
             if not self._pace.relent() and end - start <= self._finest:
                 raise
             return Look(0, 0), True
+        except Unreachable:
+            raise
         except SourceError:  # it may be that the server allows no such limit
             if not self._pace.relent():
                 raise
@@ -172,6 +174,8 @@ class Windows:
             limit = min(most, limit * 4, _LARGEST_LIMIT)
             try:
                 look = self._ask(start, end, limit)
+            except Unreachable:
+                raise
             except SourceError:  # more than the server allows
                 break
             found += look.new
@@ -191,6 +195,8 @@ class Windows:
                 if limit > _LARGEST_LIMIT:
                     break
                 more = self._ask(start, end, limit)
+            except Unreachable:
+                raise
             except SourceError:  # more than the server allows
                 break
             found += more.new
