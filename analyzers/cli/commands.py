@@ -45,6 +45,11 @@ def grademl() -> None:
     SOURCE is a file, a run's folder, a folder of runs, a copy, a glob, - (standard input),
     jaeger://host[:16686], tempo://host[:3200], or an http(s) address. Without it: $GRADEML_SOURCE, then
     ./grademl-runs. Without a command: report.
+
+    \b
+    grademl                                  the latest run of ./grademl-runs
+    grademl run.jsonl --steps last:500       a part of a run in a file
+    grademl jaeger://jaeger --run 3f2a       a run in a Jaeger
     """
 
 
@@ -78,7 +83,11 @@ def runs(**options: Any) -> Outcome:
 @time_options
 @output_options("text", "json", "csv", "markdown")
 def ranks(**options: Any) -> Outcome:
-    """Compare the ranks of a run: who arrives last, by how much, with what; waiting, transfer, overlap."""
+    """Compare the ranks of a run: who arrives last, by how much, with what; waiting, transfer, overlap.
+
+    \b
+    grademl ranks jaeger://jaeger --run 3f2a
+    """
     style = take_style(options)
     return _of_attempts(answers.ranks, take_query(options), style)
 
@@ -96,7 +105,12 @@ def ranks(**options: Any) -> Outcome:
 )
 @click.option("--per-trace", is_flag=True, help="One answer for each trace, as JSON lines.")
 def critical_path(**options: Any) -> Outcome:
-    """The chain of activities that set the duration (alias: path)."""
+    """The chain of activities that set the duration (alias: path).
+
+    \b
+    grademl path --by rank                          of the latest run of ours
+    grademl path jaeger://jaeger --service cart     of the traces of a service
+    """
     per_trace, by, top = options.pop("per_trace"), options.pop("by"), options.pop("top")
     if per_trace and options["format_"] is None:
         options["format_"] = "json" if options["as_json"] else "jsonl"

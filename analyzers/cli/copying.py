@@ -15,6 +15,7 @@ import click
 from grademl_otel.analyzers.cli.options import (
     copied_source_options,
     plain_output_options,
+    refuse_every_attempt,
     take_query,
     take_style,
     time_options,
@@ -48,6 +49,10 @@ def pull(**options: Any) -> Outcome:
     """Copy telemetry into a folder, which every command then reads like any SOURCE.
 
     The same command again goes on where it was interrupted, and adds what has come since.
+
+    \b
+    grademl pull jaeger://jaeger --run 3f2a -o run-3f2a
+    grademl run-3f2a
     """
     from grademl_otel.analyzers.copy.pull import origin_of
     from grademl_otel.analyzers.copy.pull import pull as copy
@@ -55,6 +60,7 @@ def pull(**options: Any) -> Outcome:
     style = take_style(options)
     folder, refresh = Path(options.pop("folder")), options.pop("refresh")
     query = take_query(options)
+    refuse_every_attempt(query)
     source = open_query(query, everything=True)
     origin = origin_of(address(query.source), source.uri, selection_of(query), query.since)
     done = copy(source, folder, origin, refresh=refresh, progress=query.progress)
@@ -87,6 +93,9 @@ def push(**options: Any) -> Outcome:
     """Send all spans of SOURCE to an OTLP receiver, and look whether they arrived.
 
     Without --verify, a Jaeger on ENDPOINT's host and its usual port is asked, if there is one.
+
+    \b
+    grademl push grademl-runs --to http://collector:4318 --verify jaeger://jaeger
     """
     from grademl_otel.analyzers.copy.endpoint import settings_for
     from grademl_otel.analyzers.copy.push import push as send
@@ -101,6 +110,7 @@ def push(**options: Any) -> Outcome:
     else:
         there = _jaeger_at(endpoint)
     query = take_query({**options, "headers": ()})
+    refuse_every_attempt(query)
     done = send(
         open_query(query, everything=True),
         settings,

@@ -9,6 +9,7 @@ import click
 
 from grademl_otel.analyzers.cli.options import (
     output_options,
+    refuse_every_attempt,
     source_options,
     take_query,
     take_style,
@@ -28,6 +29,9 @@ def doctor(**options: Any) -> Outcome:
     """Look at a source: can it be read, with which API and limits, what is in it, what is recorded, what not.
 
     Without SOURCE: the local runs, and whether recording works here.
+
+    \b
+    grademl doctor jaeger://jaeger --header 'Authorization=Bearer ...'
     """
     # Loaded here: no other command needs it.
     from grademl_otel.analyzers.doctor.examine import error_of, examine
@@ -35,7 +39,9 @@ def doctor(**options: Any) -> Outcome:
     from grademl_otel.analyzers.reporting.doctor_screen import render
 
     style = take_style(options)
-    document = examine(take_query(options))
+    query = take_query(options)
+    refuse_every_attempt(query)
+    document = examine(query)
     if style.format == "json":
         text = doctor_json(document)
     else:

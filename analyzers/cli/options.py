@@ -35,16 +35,17 @@ _BOUND: Final = (
 _TIME: Final = (
     click.option("--service", metavar="S", help="Only spans of this service."),
     click.option("--since", type=parse.Parsed("DURATION", parse.duration_ns), metavar="1h",
-                 help="Only what began this long ago or later."),
+                 help="Only what was still going on so long ago, or later."),
     click.option("--from", "start", type=parse.Parsed("TIME", parse.time_ns), metavar="T",
-                 help="Only what began at T or later (ISO 8601 or Unix seconds)."),
+                 help="Only what was still going on at T, or later (ISO 8601 or Unix seconds)."),
     click.option("--to", "end", type=parse.Parsed("TIME", parse.time_ns), metavar="T",
                  help="Only what began before T."),
 )  # fmt: skip
 _WHICH: Final = (
-    click.option("--run", metavar="ID|latest", help="Run to analyze: its id or the first digits of it."),
+    click.option("--run", metavar="ID|latest",
+                 help="This run: its id or the first digits of it; the latest by default."),
     click.option("--attempt", metavar="N|last|all", help="Attempt of the run; the last by default."),
-    click.option("--trace", "traces", multiple=True, metavar="ID", help="Analyze this trace; repeatable."),
+    click.option("--trace", "traces", multiple=True, metavar="ID", help="Only this trace; repeatable."),
     click.option("--operation", metavar="O", help="Only traces with this operation."),
     click.option("--attribute", "attributes", multiple=True, type=parse.Parsed("K=V", parse.attribute),
                  metavar="K=V", help="Only traces with a span that has this attribute; repeatable."),
@@ -62,7 +63,9 @@ _PART: Final = (
                  metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
 )  # fmt: skip
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
-_DEBUG: Final = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+_DEBUG: Final = click.option(
+    "--debug", is_flag=True, help="Show what servers are asked, and the traceback of an error."
+)
 _COMMON: Final = (
     click.option("-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."),
     click.option("--no-color", is_flag=True, help="No colours. Also $NO_COLOR."),
@@ -165,6 +168,12 @@ def take_query(options: dict[str, Any]) -> Query:
         progress=click.get_current_context().find_object(ProgressLine) or no_progress,
         **options,
     )
+
+
+def refuse_every_attempt(query: Query) -> None:
+    """Raise UsageError where all attempts are asked for, and a command is about one."""
+    if query.every_attempt:
+        raise UsageError("--attempt all: one attempt at a time here; name each with --attempt N")
 
 
 def _attempt(text: str | None) -> int | None:

@@ -631,6 +631,22 @@ def test_help_lists_what_exists_and_nothing_else(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("grademl ")
 
 
+@pytest.mark.parametrize("name", [[], ["critical-path"], ["doctor"], ["pull"], ["push"], ["ranks"]])
+def test_help_has_an_example(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*name, "--help"]) == 0
+    text = capsys.readouterr().out.partition("Options:")[0]
+    assert re.search(r"^  grademl .*(jaeger|grademl-runs)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["pull", "-o", "copy"], ["push", "--to", "http://localhost:4318"]]
+)
+def test_what_takes_one_attempt_refuses_all(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = failure(capsys, *command, "jaeger://localhost:9", "--attempt", "all")
+    assert code == errors.EXIT_USAGE
+    assert "one attempt at a time" in line
+
+
 @pytest.mark.parametrize("name", ["what-if", "diff", "query", "export"])
 def test_commands_of_other_versions_do_not_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = failure(capsys, name)
