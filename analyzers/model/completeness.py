@@ -30,7 +30,10 @@ _MOST_REASONS: Final = 24
 
 
 class Reasons:
-    """Collects reasons; what holds for several ranks alike becomes one line, and there are never too many."""
+    """Collects reasons; what holds for several ranks alike becomes one line, and there are never too many.
+
+    What holds for the run comes first: it must not be among those that are one too many.
+    """
 
     def __init__(self) -> None:
         self._ranks: dict[str, list[int]] = {}
@@ -47,7 +50,7 @@ class Reasons:
     def lines(self) -> list[str]:
         lines = [
             text if not ranks else f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}: {text}"
-            for text, ranks in self._ranks.items()
+            for text, ranks in sorted(self._ranks.items(), key=lambda reason: bool(reason[1]))
         ]
         if len(lines) > _MOST_REASONS:
             lines[_MOST_REASONS:] = [f"{len(lines) - _MOST_REASONS:,} more reasons of this kind"]
@@ -134,9 +137,9 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
     if ledger.capped:
         reasons.append("reading stopped at the bound on spans; read more with --max-spans")
     if ledger.impossible_times:
-        reasons.append(f"{ledger.impossible_times:,} spans have impossible times and were left out")
+        reasons.append(f"{_spans_have(ledger.impossible_times)} impossible times and were left out")
     if ledger.conflicting:
-        reasons.append(f"{ledger.conflicting:,} spans have the id of another and were left out")
+        reasons.append(f"{_spans_have(ledger.conflicting)} the id of another and were left out")
     if ledger.moved:
         most = ledger.moved_most_ns / 1e6
         reasons.append(
@@ -144,12 +147,16 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
             " ask it raw"
         )
     if ledger.unidentified:
-        reasons.append(f"{ledger.unidentified:,} spans have no id and were left out")
+        reasons.append(f"{_spans_have(ledger.unidentified)} no id and were left out")
     if ledger.sdk_dropped:
         reasons.append(
             f"{ledger.sdk_dropped:,} attributes, events and links were beyond the limits of an SDK"
         )
     return reasons
+
+
+def _spans_have(number: int) -> str:
+    return "1 span has" if number == 1 else f"{number:,} spans have"
 
 
 def _ranks(evidence: Evidence, reasons: Reasons) -> None:
@@ -201,8 +208,10 @@ def _uncovered(covered: Mapping[int, Coverage], reasons: Reasons) -> None:
         worst = max(holes.values(), key=lambda one: one.hole_ns)
         whole = worst.hole_ns + worst.trained_ns
         most = f", most of {len(holes):,} ranks" if len(holes) > 1 else ""
+        # Without a step nobody knows when the training began.
+        size = f"{duration(worst.hole_ns)} of {duration(whole)}" if worst.trained_ns else "all"
         reasons.add(
-            f"{duration(worst.hole_ns)} of {duration(whole)} of training are not covered"
+            f"{size} of training {'are' if worst.trained_ns else 'is'} not covered"
             + (f" (rank {worst.rank}{most})" if len(covered) > 1 else "")
         )
 
@@ -248,8 +257,9 @@ def _ends(evidence: Evidence, reasons: Reasons) -> None:
         subject = (
             f"rank {silent[0]} has" if len(silent) == 1 else f"{len(silent)} ranks ({_listed(silent)}) have"
         )
+        whose = "its" if len(silent) == 1 else "their"
         reasons.add(
-            f"{subject} not reported an end: still running, just killed, or its last spans are missing"
+            f"{subject} not reported an end: still running, just killed, or {whose} last spans are missing"
         )
 
 

@@ -224,7 +224,7 @@ def test_spans_of_others_are_unverifiable_at_best(tmp_path: Path) -> None:
     whole = foreign("jaeger/v3_trace_raw_first.json")
     found = judge_foreign(whole)
     assert (found.verdict, found.orphans, found.roots) == ("incomplete", 1, 1)
-    assert found.reasons[1] == "1 spans have the id of another and were left out"
+    assert found.reasons[1] == "1 span has the id of another and were left out"
     kept = whole.spans.parent_ix != -2
     found = judge_foreign(replace(whole, ledger=Ledger()), kept.nonzero()[0])
     assert (found.verdict, found.reasons, found.spans_received) == ("unverifiable", [], 2)
@@ -233,7 +233,7 @@ def test_spans_of_others_are_unverifiable_at_best(tmp_path: Path) -> None:
 
 def test_impossible_times_of_others_are_told() -> None:
     found = judge_foreign(foreign("collector_otlp_line.jsonl"))
-    assert "1 spans have impossible times and were left out" in found.reasons
+    assert "1 span has impossible times and were left out" in found.reasons
 
 
 def test_a_rank_without_any_table(sim: Simulated, tmp_path: Path) -> None:
@@ -250,6 +250,19 @@ def test_reasons_of_many_ranks_are_few_lines(tmp_path: Path) -> None:
     assert f"ranks {listed} and 32 more: 1 of 20 training steps are missing" in found.reasons
     found = verdict(tmp_path, sim, lambda rank, span: not is_part(span, 0, rank % 16))
     assert len(found.reasons) <= 25
+
+
+def test_what_holds_for_the_run_is_not_among_the_reasons_too_many(tmp_path: Path) -> None:
+    sim = simulate(Training(ranks=40, epochs=1, steps_per_epoch=32, eval_batches=0, rows_per_part=1))
+    file = tmp_path / "traces.jsonl"
+    kept = [both for both in sim.spans if not is_part(both[1], 0, both[0] % 16)]
+    file.write_bytes(lines(sim.training, kept))
+    telemetry = open_source(str(file)).read(Selection())
+    telemetry.ledger.broken = "the server stopped"
+    run = build_run(telemetry)
+    assert run is not None
+    assert run.completeness.reasons[-1].endswith("more reasons of this kind")
+    assert "reading broke off: the server stopped" in run.completeness.reasons[:8]
 
 
 def test_every_reason_is_one_line(sim: Simulated, tmp_path: Path) -> None:
