@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import base64
 import errno
+import gc
 import gzip
+import os
 import socket
 import ssl
 import threading
@@ -31,7 +33,10 @@ from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.transport import proxy_for
 from tests.analyzers.test_sources_jaeger import MS, foreign_traces
 from tests.support.fake_jaeger import FakeJaeger, serve
+from tests.support.fake_tempo import FakeTempo
+from tests.support.fake_tempo import serve as serve_tempo
 from tests.support.rawserver import RawServer, drip, serving_raw
+from tests.support.servers import wait_until
 
 BODY = b'{"services": ["shop"]}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -154,6 +159,29 @@ def test_no_room_for_an_answer_is_one_line(fake: FakeJaeger, monkeypatch: pytest
     monkeypatch.setattr("grademl_otel.analyzers.sources.servers.answer.SpooledTemporaryFile", Full)
     said = fails(lambda: open_source(fake.url).list())
     assert "no space left on device; name another in $TMPDIR" in said
+
+
+@pytest.mark.parametrize("scheme", ["jaeger", "http", "tempo", "probed tempo"])
+def test_connections_are_let_go_of(scheme: str) -> None:
+    lines = foreign_traces(3, time.time_ns() - 100 * 10**9, MS)
+    tempo = "tempo" in scheme
+    with serve_tempo(FakeTempo(lines)) if tempo else serve(FakeJaeger(lines)) as server:
+        url = f"{scheme.replace('probed tempo', 'http')}://127.0.0.1:{server.port}"
+
+        def use() -> None:
+            source = open_source(url)
+            assert len(source.read(Selection(service="shop")).spans) == 6
+            assert source.list().services == ["shop"]
+            assert source.probe().problems == ()
+
+        use()
+        gc.disable()  # which would close them some time
+        try:
+            before = len(os.listdir("/dev/fd"))
+            use()
+            wait_until(lambda: len(os.listdir("/dev/fd")) <= before, "closing of all connections", 10)
+        finally:
+            gc.enable()
 
 
 def test_traces_that_break_off_are_read_as_far_as_they_came(fake: FakeJaeger) -> None:

@@ -62,12 +62,17 @@ class ProbedSource:
         try:
             connect(client)
         except (NotFound, Unexpected) as missing:
-            try:
-                with client.get("/api/echo") as answer:
-                    tempo = answer.head().strip() == b"echo"
-            except SourceError:
-                tempo = False
-            if tempo:
-                return open_tempo(self._typed, self._options)
-            raise SourceError(str(missing)) from None
+            if not _is_tempo(client):
+                raise SourceError(str(missing)) from None
+            return open_tempo(self._typed, self._options)
+        finally:
+            client.abort()
         return JaegerSource(self._address, self._options)
+
+
+def _is_tempo(client: HttpClient) -> bool:
+    try:
+        with client.get("/api/echo") as answer:
+            return answer.head().strip() == b"echo"
+    except SourceError:
+        return False

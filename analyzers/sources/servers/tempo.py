@@ -88,7 +88,7 @@ class TempoSource:
         return replace(telemetry, spans=narrow(telemetry.spans, replace(selection, run=None)))
 
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
-        with self._reading(ledger) as reader:
+        with self._reading(ledger, on=True) as reader:
             trace_ids = selection.trace_ids or self.trace_ids
             if trace_ids:
                 return pieces_of_ids(reader, trace_ids)
@@ -98,7 +98,11 @@ class TempoSource:
             return pieces_of_found(reader, found)
 
     def probe(self) -> Probe:
-        return probe(self.uri, self._api(), self.options)
+        api = self._api()
+        try:
+            return probe(self.uri, api, self.options)
+        finally:
+            api.abort()
 
     def _api(self) -> TempoApi:
         silence = self.options.timeout_s
@@ -108,15 +112,17 @@ class TempoSource:
         return TempoApi(HttpClient(f"tempo {self.base}", self.base, ADVICE, options, TENANT_HEADER))
 
     @contextmanager
-    def _reading(self, ledger: Ledger | None = None) -> Iterator[TempoReader]:
-        """Connect; break off what other threads fetch where this one is interrupted."""
+    def _reading(self, ledger: Ledger | None = None, on: bool = False) -> Iterator[TempoReader]:
+        """Connect, and afterwards break off what other threads still fetch; not if reading goes ``on``."""
         api = self._api()
-        api.greet()
         try:
+            api.greet()
             yield TempoReader(self.uri, api, self.options, ledger)
-        except (KeyboardInterrupt, SystemExit):
+        except BaseException:
             api.abort()
             raise
+        if not on:
+            api.abort()
 
 
 def _choice(reader: TempoReader, selection: Selection) -> Sequence[str]:
