@@ -609,6 +609,10 @@ def test_a_trace_too_large_to_be_given_is_named_and_the_others_are_read(
     assert telemetry.ledger.partial_traces == [f"{3:032x}"]
     assert telemetry.ledger.broken is None
     assert f"trace {3:032x} was not given" in telemetry.ledger.warnings[0]
+    fake.intercept = lambda path: reply if "/traces/" in path else None
+    for asked in ({"service": "shop"}, {"trace_ids": (3,)}, {"run": "ab" * 16, "attempt": 0}):
+        with pytest.raises(SourceError, match="was not given"):  # not: no such trace
+            read(fake, **asked)
 
 
 def test_a_server_out_of_time_is_asked_once_more(fake: FakeTempo) -> None:

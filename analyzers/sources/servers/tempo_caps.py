@@ -49,6 +49,11 @@ class Losses:
         """Take a trace that the server cannot give because of its size."""
         self._refused[trace] = why
 
+    @property
+    def refusals(self) -> list[str]:
+        """One line for each trace that the server cannot give."""
+        return [f"trace {trace:032x} was not given: {why}" for trace, why in self._refused.items()]
+
     def tell(self, ledger: Ledger, spans: SpanColumns | None = None) -> None:
         """Write what was seen into ``ledger``; ``spans`` are all that were read, where they are known."""
         cut = [*self._said, *self._fewer, *self._absent, *self._refused]
@@ -58,7 +63,7 @@ class Losses:
             f"trace {trace:032x}: {received:,} of the {expected:,} spans that the server counts"
             for trace, (received, expected) in self._fewer.items()
         ]
-        lines += [f"trace {t:032x} was not given: {why}" for t, why in self._refused.items()]
+        lines += self.refusals
         if len(lines) > _LISTED:
             lines[_LISTED:] = [f"{len(lines) - _LISTED:,} more traces that are not whole"]
         ledger.warnings += lines

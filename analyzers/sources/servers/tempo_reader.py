@@ -139,16 +139,18 @@ class TempoReader:
             missing = self.fetch(wanted)
         for trace in missing:
             self._losses.absent(trace)
-        telemetry = self.telemetry()
         if not len(self._builder):
-            refused = telemetry.ledger.warnings[:1] if len(missing) < len(wanted) else []
-            if refused:
-                raise SourceError(f"{self._name}: {refused[0]}")
+            self._raise_refusal()
             listed = ", ".join(f"{trace:032x}" for trace in wanted[:3])
             raise NothingFound(
                 f"{self._name}: no trace {listed}; is it the right server and tenant, and is it kept there?"
             )
-        return telemetry
+        return self.telemetry()
+
+    def _raise_refusal(self) -> None:
+        """Raise SourceError where the traces are there and the server cannot give them."""
+        for line in self._losses.refusals:
+            raise SourceError(f"{self._name}: {line}")
 
     # --- Runs of ours ---
 
@@ -182,6 +184,7 @@ class TempoReader:
                 self._losses.absent(trace)
             self.fetch(steps.guessed)
         if not len(self._builder):
+            self._raise_refusal()
             raise NothingFound(f"{self._name}: no span of run {run_id}, attempt {attempt}")
         return self.telemetry()
 
@@ -235,6 +238,8 @@ class TempoReader:
             expected = {one.trace: one.spans for one in found}
             for trace in self.fetch(expected, expected):
                 self._losses.absent(trace)
+        if not len(self._builder):
+            self._raise_refusal()
         return self.telemetry()
 
 
