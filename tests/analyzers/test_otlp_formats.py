@@ -226,7 +226,7 @@ def test_spans_without_an_id_take_no_others_with_them() -> None:
     columns, ledger = read(json.dumps(request).encode())
     assert (len(columns), ledger.unidentified) == (1, 4)
     assert columns.links.span_id.tolist() == [0xB]
-    assert losses_of_reading(ledger, {}) == ["4 spans have no id and were left out"]
+    assert losses_of_reading(ledger, {}) == ["4 spans without an id were left out"]
     data = TracesData.FromString(otlp_protobuf(SPANS))
     odd = data.resource_spans[0].scope_spans[0].spans[1]
     for name, value in (("span_id", b""), ("trace_id", bytes(17)), ("parent_span_id", bytes(9))):
@@ -260,9 +260,20 @@ def test_spans_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.binary(max_size=50), max_size=10), st.integers(1, 60))
+@given(
+    st.lists(
+        st.binary(max_size=50) | st.sampled_from([b"x" * 128, b"y" * 16_383, b"z" * 16_384]), max_size=10
+    ),
+    st.integers(1, 60),
+)
 def test_a_message_split_is_the_same_fields(values: list[bytes], size: int) -> None:
     message = b"".join(b"\x12" + varint(len(value)) + value for value in values)
+    assert wire.first(message + b"\x0a\x01s\x0a\x01t", 1) == b"s"
+    assert wire.first(b"\x18\x05" + message, 1) == b""
+    for end in range(1, min(len(message), 60)):
+        with suppress(Unreadable):
+            list(wire.split(message[:end], 0))
+            assert end in {0, *(field.end for field in wire.fields(message))}
     parts = list(wire.split(message, size))
     assert b"".join(map(bytes, parts)) == message
     assert [bytes(part[f.start : f.end]) for part in parts for f in wire.fields(part)] == values

@@ -27,10 +27,10 @@ SPANS: Final = "spans"
 METRICS: Final = "metrics"
 LOGS: Final = "logs"
 _RESOURCE_SPANS: Final = 1
-_TOGETHER: Final = 8192
+_TOGETHER: Final = 2048
 """Spans that become one batch; one group with more is a batch of its own."""
-_PARSED: Final = 8 << 20
-"""Bytes of spans that are decoded at a time."""
+_PARSED: Final = 1 << 19
+"""Bytes of spans that are decoded at a time: more do not fit into caches."""
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SPAN: Final = (
@@ -124,13 +124,6 @@ def _signal(scopes: Sequence[memoryview]) -> str:
     return ""
 
 
-def _scope(scope: memoryview) -> bytes:
-    """Return the instrumentation scope of a ``ScopeSpans`` that is decoded in several parts."""
-    named = (f for f in wire.fields(scope) if (f.number, f.wire) == (1, wire.LENGTH))
-    field = next(named, None)
-    return bytes(scope[field.start : field.end]) if field else b""
-
-
 class TracesReader:
     """Adds the spans of any number of messages to ``builder``; small ones are put together to batches.
 
@@ -182,7 +175,7 @@ class TracesReader:
         """Take the spans of all scopes of one resource."""
         resource_ix = self._builder.resource(resource, otlp_messages.resource)
         for scope in scopes:
-            own = _scope(scope) if len(scope) > _PARSED else None
+            own = wire.first(scope, 1) if len(scope) > _PARSED else None  # is decoded in several parts
             for part in wire.split(scope, _PARSED):
                 if self.full:
                     return

@@ -62,15 +62,40 @@ def varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     raise Unreadable(_BROKEN)
 
 
+def first(data: bytes | memoryview, number: int) -> bytes:
+    """Return the value of the first field ``number``, below 16, of bytes; empty where there is none."""
+    at = 0
+    while at < len(data):
+        if data[at] == number << 3 | LENGTH:
+            field = next(fields(data, at))
+            return bytes(data[field.start : field.end])
+        at = _after(data, at)
+    return b""
+
+
 def split(data: bytes | memoryview, size: int) -> Iterator[bytes | memoryview]:
     """Yield ``data``, a message, as messages of about ``size`` bytes with some of its fields each."""
     if len(data) <= size:
         yield data
         return
     begun = ended = 0
-    for field in fields(data):
-        if field.end - begun > size and ended > begun:
+    while ended < len(data):
+        end = _after(data, ended)
+        if end - begun > size and ended > begun:
             yield data[begun:ended]
             begun = ended
-        ended = field.end
+        ended = end
     yield data[begun:ended]
+
+
+def _after(data: bytes | memoryview, at: int) -> int:
+    """Return where the field at ``at`` ends; raise Unreadable as `fields` does.
+
+    Those with a tag of one byte and less than 16 KiB, as spans are, are passed without being looked at.
+    """
+    if at + 3 <= len(data) and data[at] & 0x87 == LENGTH and data[at] > LENGTH:
+        low, high = data[at + 1], data[at + 2]
+        end = at + 2 + low if low < 0x80 else at + 3 + (low & 0x7F) + (high << 7)
+        if (low < 0x80 or high < 0x80) and end <= len(data):
+            return end
+    return next(fields(data, at)).end
