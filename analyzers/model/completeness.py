@@ -137,9 +137,9 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
     if ledger.capped:
         reasons.append("reading stopped at the bound on spans; read more with --max-spans")
     if ledger.impossible_times:
-        reasons.append(f"{_spans_have(ledger.impossible_times)} impossible times and were left out")
+        reasons.append(_left_out(ledger.impossible_times, "with impossible times"))
     if ledger.conflicting:
-        reasons.append(f"{_spans_have(ledger.conflicting)} the id of another and were left out")
+        reasons.append(_left_out(ledger.conflicting, "with the id of another"))
     if ledger.moved:
         most = ledger.moved_most_ns / 1e6
         reasons.append(
@@ -147,7 +147,7 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
             " ask it raw"
         )
     if ledger.unidentified:
-        reasons.append(f"{_spans_have(ledger.unidentified)} no id and were left out")
+        reasons.append(_left_out(ledger.unidentified, "without an id"))
     if ledger.sdk_dropped:
         reasons.append(
             f"{ledger.sdk_dropped:,} attributes, events and links were beyond the limits of an SDK"
@@ -155,8 +155,8 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
     return reasons
 
 
-def _spans_have(number: int) -> str:
-    return "1 span has" if number == 1 else f"{number:,} spans have"
+def _left_out(number: int, why: str) -> str:
+    return f"1 span {why} was left out" if number == 1 else f"{number:,} spans {why} were left out"
 
 
 def _ranks(evidence: Evidence, reasons: Reasons) -> None:

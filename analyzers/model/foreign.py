@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Telemetry
 from grademl_otel.analyzers.model.completeness import losses_of_reading, orphaned, spans_here
 from grademl_otel.analyzers.model.facts import Completeness
 from grademl_otel.analyzers.units import count
@@ -24,14 +24,13 @@ def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Complete
     chosen = np.arange(len(spans)) if ixs is None else ixs
     roots = chosen[parents == NO_PARENT]
     orphans = int(np.count_nonzero(parents == ORPHAN))
-    pairs = np.stack((spans.trace_hi[roots], spans.trace_lo[roots]), axis=1)
-    _, per_trace = np.unique(pairs, axis=0, return_counts=True)
+    _, per_trace = np.unique(spans.trace_ix[roots], return_counts=True)
     reasons = []
     if orphans:
         reasons.append(orphaned(orphans))
     several = int(np.count_nonzero(per_trace > 1))
     if several:
-        reasons.append(f"{several:,} traces have several roots")
+        reasons.append(f"{several:,} {'trace has' if several == 1 else 'traces have'} several roots")
     reasons += [*losses_of_reading(ledger, spans_here(spans, ledger.partial_traces)), *ledger.near_cap]
     if ledger.unreadable_lines:
         reasons.append(f"{count(ledger.unreadable_lines, 'line')} of the source cannot be read")
@@ -48,28 +47,16 @@ def judge_foreign(telemetry: Telemetry, ixs: IntArray | None = None) -> Complete
 def whole_traces(telemetry: Telemetry, roots: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Return for each trace, given by its root, whether nothing of it is known to be missing.
 
-    Something is where a span lacks its parent, there are several roots or none, or the server cut it.
+    Something is where a span lacks its parent or has impossible times, there are several roots or none, or
+    the server cut it.
     """
     spans = telemetry.spans
     at = np.array(roots, np.int64)
-    keys = _keys(spans)
-    damaged = keys[spans.parent_ix == ORPHAN]
+    keys = spans.trace_ix
+    damaged = keys[(spans.parent_ix == ORPHAN) | ~spans.possible]
     rooted, of_root = np.unique(keys[spans.parent_ix == NO_PARENT], return_counts=True)
     damaged = np.concatenate([damaged, rooted[of_root > 1]])
     cut = {(int(trace, 16) >> 64, int(trace, 16) & _LOW) for trace in telemetry.ledger.partial_traces}
     pairs = zip(spans.trace_hi[at].tolist(), spans.trace_lo[at].tolist(), strict=True)
     whole: npt.NDArray[np.bool_] = ~np.isin(keys[at], damaged) & (spans.parent_ix[at] == NO_PARENT)
     return whole & np.array([pair not in cut for pair in pairs], np.bool_)
-
-
-def _keys(spans: SpanColumns) -> IntArray:
-    """Return a number for the trace of each span."""
-    if not len(spans):
-        return np.zeros(0, np.int64)
-    order = np.lexsort((spans.trace_lo, spans.trace_hi))
-    hi, lo = spans.trace_hi[order], spans.trace_lo[order]
-    new = np.zeros(len(order), np.int64)
-    new[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-    keys = np.empty(len(order), np.int64)
-    keys[order] = np.cumsum(new)
-    return keys

@@ -182,7 +182,7 @@ class PopulationEntry:
     p99_ns: int | None
     tail_minus_median_ns: int | None
     """Mean of the slowest 5 % of the traces minus mean of the middle tenth. These four are null where parts
-    of all traces are missing."""
+    of all traces are missing, or reading stopped."""
 
 
 @dataclass(frozen=True)

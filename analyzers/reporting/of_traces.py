@@ -54,6 +54,7 @@ def critical_path_of_traces(
     # Only a missing parent or a cut trace proves a loss.
     found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
     whole = whole_traces(telemetry, [root for root, _ in paths])
+    stopped = telemetry.ledger.capped or telemetry.ledger.broken is not None
     if len(paths) == 1:
         root, path = paths[0]
         start, total_ns = path.start, path.total_ns
@@ -61,7 +62,7 @@ def critical_path_of_traces(
         summary = summary_of_trace(telemetry.spans, root, path, by, top)
     else:
         counted = [one for one, kept in zip(paths, whole, strict=True) if kept] or paths
-        shown, summary = population(telemetry.spans, counted, top, told=bool(whole.any())), []
+        shown, summary = population(telemetry.spans, counted, top, told=bool(whole.any()) and not stopped), []
         # The traces' time, one after the other: what the shares are of.
         start, total_ns = min(path.start for _, path in counted), shown.total_ns
     return CriticalPathDocument(
@@ -72,15 +73,21 @@ def critical_path_of_traces(
         path=shown,
         summary=summary,
         findings=[],
-        abstained=[*_untold(len(paths), int(np.count_nonzero(whole))), _not_judged(telemetry.spans, paths)],
+        abstained=[
+            *_untold(len(paths), int(np.count_nonzero(whole)), stopped),
+            _not_judged(telemetry.spans, paths),
+        ],
         replay=None,
         incomplete_because=found.reasons,
         warnings=telemetry.ledger.warnings,
     )
 
 
-def _untold(traces: int, whole: int) -> list[Abstained]:
-    """Return what is not told, as parts of some of the traces are missing."""
+def _untold(traces: int, whole: int, stopped: bool) -> list[Abstained]:
+    """Return what is not told, as parts of some of the traces are missing, or reading stopped."""
+    if stopped:
+        rule = "path.shares" if traces == 1 else "percentiles"
+        return [Abstained(rule, "reading stopped, and what is missing may be of any trace: see `data`", _HOW)]
     if whole == traces:
         return []
     if traces == 1:

@@ -224,7 +224,7 @@ def test_spans_of_others_are_unverifiable_at_best(tmp_path: Path) -> None:
     whole = foreign("jaeger/v3_trace_raw_first.json")
     found = judge_foreign(whole)
     assert (found.verdict, found.orphans, found.roots) == ("incomplete", 1, 1)
-    assert found.reasons[1] == "1 span has the id of another and were left out"
+    assert found.reasons[1] == "1 span with the id of another was left out"
     kept = whole.spans.parent_ix != -2
     found = judge_foreign(replace(whole, ledger=Ledger()), kept.nonzero()[0])
     assert (found.verdict, found.reasons, found.spans_received) == ("unverifiable", [], 2)
@@ -233,7 +233,7 @@ def test_spans_of_others_are_unverifiable_at_best(tmp_path: Path) -> None:
 
 def test_impossible_times_of_others_are_told() -> None:
     found = judge_foreign(foreign("collector_otlp_line.jsonl"))
-    assert "1 span has impossible times and were left out" in found.reasons
+    assert "1 span with impossible times was left out" in found.reasons
 
 
 def test_a_rank_without_any_table(sim: Simulated, tmp_path: Path) -> None:

@@ -340,6 +340,24 @@ def test_no_percentile_when_every_trace_is_cut(tmp_path: Path) -> None:
     assert " ? " in render(document)
 
 
+def test_no_percentile_when_reading_stopped(tmp_path: Path) -> None:
+    document = report(tmp_path, requests(20), max_spans=41)
+    assert document.completeness.verdict == "incomplete"
+    assert isinstance(document.path, PopulationInfo)
+    assert {entry.p95_ns for entry in document.path.population} == {None}
+    assert untold(document)["percentiles"].startswith("reading stopped")
+
+
+def test_a_trace_with_impossible_times_is_not_whole(tmp_path: Path) -> None:
+    """Its span was left out: what is told of its path is not told of others together with it."""
+    wrong = losses.each(
+        requests(20), lambda r, s: {**s, "endTimeUnixNano": "0"} if s["spanId"] == f"{3:016x}" else s
+    )
+    document = report(tmp_path, wrong)
+    assert document.incomplete_because == ["1 span with impossible times was left out"]
+    assert untold(document)["population"].startswith("parts of 1 of 20 traces are missing")
+
+
 def test_a_trace_that_lacks_spans_says_so(tmp_path: Path) -> None:
     document = report(tmp_path, losses.without(requests(1), losses.named("handle")))
     assert isinstance(document.path, PathInfo)
