@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -216,6 +217,18 @@ class Manifest:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
                 raise
+
+
+def refuse_others(folder: Path) -> None:
+    """Raise UsageError for a manifest that another program made: it is not ours to write, or to remove."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(address, uri=True)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if tables and "copy" not in tables:
+            raise UsageError(f"{path}: of another program; name an empty folder or a new one with -o")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from grademl_otel.analyzers.copy.folder import locked, remove_copy, tidy
-from grademl_otel.analyzers.copy.manifest import Manifest, Origin
+from grademl_otel.analyzers.copy.manifest import Manifest, Origin, refuse_others
 from grademl_otel.analyzers.copy.writer import CopyWriter
 from grademl_otel.analyzers.errors import (
     GrademlError,
@@ -76,6 +76,7 @@ def pull(
     on from. A source that fails for a part is told in `Pulled.error`.
     """
     with locked(folder):
+        refuse_others(folder)
         if refresh:
             _check_apart(folder, origin)
             next(source.pieces(origin.selection, Ledger()), None)  # one that is away costs no copy

@@ -20,6 +20,8 @@ from grademl_otel.analyzers.sources.batch import SpanBatch
 _SPANS_A_FILE: Final = 100_000
 _BYTES_A_FILE: Final = 64 << 20
 """Of attributes and events: step tables are large."""
+_BATCHES_A_FILE: Final = 20_000
+"""Those of small traces take more memory than their spans."""
 _SECONDS_A_FILE: Final = 30.0
 """As much work as a kill may cost."""
 
@@ -42,7 +44,9 @@ class _Pending:
 
     @property
     def large(self) -> bool:
-        return self.spans >= _SPANS_A_FILE or self.bytes >= _BYTES_A_FILE
+        return (
+            self.spans >= _SPANS_A_FILE or self.bytes >= _BYTES_A_FILE or len(self.batches) >= _BATCHES_A_FILE
+        )
 
 
 class CopyWriter:

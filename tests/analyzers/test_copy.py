@@ -197,6 +197,16 @@ def test_what_a_server_has_forgotten_stays_copied(tmp_path: Path, pieces: dict[s
     assert told(read(tmp_path / "copy").spans) == told(whole.spans)
 
 
+def test_small_pieces_do_not_fill_the_memory(
+    tmp_path: Path, pieces: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch has a size of its own, whatever few spans are in it."""
+    monkeypatch.setattr(writer, "_BATCHES_A_FILE", 5)
+    source = InPieces(pieces)
+    assert copied(source, tmp_path / "copy").files > 2
+    same(source.read(EVERYTHING), read(tmp_path / "copy"))
+
+
 def test_a_kill_costs_no_more_than_half_a_minute(tmp_path: Path, pieces: dict[str, bytes]) -> None:
     """Also of the pieces that may grow, whatever goes on beside them."""
     now = [0.0]
@@ -361,8 +371,23 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, pieces: dict[str
     assert visible(tmp_path) == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("refresh", [False, True])
+def test_a_manifest_of_another_program_is_left_alone(
+    refresh: bool, tmp_path: Path, pieces: dict[str, bytes]
+) -> None:
+    path = tmp_path / "manifest.sqlite"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE things (name)")
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="of another program"):
+        copied(InPieces(pieces), tmp_path, refresh=refresh)
+    assert path.read_bytes() == before
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path, pieces: dict[str, bytes]) -> None:
     (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="a file; a copy is a folder"):
+        copied(InPieces(pieces), tmp_path / "file")
     with pytest.raises(UsageError, match="cannot write"):
         copied(InPieces(pieces), tmp_path / "file" / "copy")
 
@@ -464,7 +489,7 @@ def test_probe_tells_what_is_there(tmp_path: Path, pieces: dict[str, bytes]) -> 
     assert probe.kind == "copy"
     assert not probe.problems
     assert any("12 pieces" in note for note in probe.notes)
-    assert any("1 pieces may have grown" in note for note in probe.notes)
+    assert any("1 piece may have grown" in note for note in probe.notes)
     (tmp_path / "copy" / "manifest.sqlite").write_bytes(b"nothing of the kind")
     assert CopySource(str(tmp_path / "copy")).probe().problems
 
