@@ -19,7 +19,7 @@ def milliseconds(ns: float) -> str:
 
 
 def seconds(ns: float) -> str:
-    """Return a run-sized time in seconds with one digit: 260.4 s; below 0.1 s as `milliseconds`."""
+    """Return a run-sized time in seconds with one digit: 260.4 s; below 0.05 s as `milliseconds`."""
     return f"{ns / _NS_PER_S:,.1f} s" if ns >= 0.05e9 else milliseconds(ns)
 
 
@@ -27,7 +27,7 @@ def duration(ns: float) -> str:
     """Return a duration in words: 850 ms, 9.2 s, 4 min 49 s, 2 h 5 min."""
     whole = round(ns / _NS_PER_S)
     if whole < 60:
-        return seconds(ns)
+        return seconds(ns) if ns >= _NS_PER_S else milliseconds(ns)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     minutes = round(ns / _NS_PER_S / 60)

@@ -28,6 +28,7 @@ from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.sources.base import SourceOptions
 from grademl_otel.analyzers.sources.registry import address, open_source, parse_headers
 from grademl_otel.analyzers.subject import open_query, selection_of
+from grademl_otel.analyzers.units import count, size
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.copy.pull import Pulled
@@ -133,17 +134,13 @@ def _jaeger_at(endpoint: str) -> Source | None:
     return None if open_source(place, impatient).probe().problems else open_source(place, everything)
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def _pushed_text(done: Pushed) -> str:
     lines = [
-        f"sent {done.sent:,} spans of {_counted(done.traces, 'trace')} to {done.endpoint} in"
-        f" {_counted(done.requests, 'request')}: {done.accepted:,} taken, {done.rejected:,} refused"
+        f"sent {count(done.sent, 'span')} of {count(done.traces, 'trace')} to {done.endpoint} in"
+        f" {count(done.requests, 'request')}: {done.accepted:,} taken, {done.rejected:,} refused"
     ]
     if done.verified is not None:
-        lines.append(f"found at {done.verified_at}: {done.verified:,} spans, {done.missing:,} missing")
+        lines.append(f"found at {done.verified_at}: {count(done.verified, 'span')}, {done.missing:,} missing")
     elif done.error is None:
         lines.append("not looked for: name the place to look with --verify SOURCE")
     return clean_lines("\n".join([*lines, *(f"note: {note}" for note in done.notes)]))
@@ -152,8 +149,8 @@ def _pushed_text(done: Pushed) -> str:
 def _pulled_text(done: Pulled) -> str:
     new = "" if done.copied == done.pieces else f" ({done.copied:,} read now)"
     lines = [
-        f"{done.spans:,} spans in {done.folder}: {_counted(done.pieces, 'piece')}{new},"
-        f" {_counted(done.files, 'file')}, {done.bytes / 1e6:,.1f} MB"
+        f"{count(done.spans, 'span')} in {done.folder}: {count(done.pieces, 'piece')}{new},"
+        f" {count(done.files, 'file')}, {size(done.bytes)}"
     ]
     lines += [f"note: {warning}" for warning in done.warnings]
     if done.error is None:

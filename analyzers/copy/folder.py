@@ -63,6 +63,8 @@ def locked(folder: Path) -> Iterator[None]:
     Raises UsageError when another pull holds it, it cannot be written, or holds files that are none of ours.
     """
     new = not folder.exists()
+    if not new and not folder.is_dir():
+        raise UsageError(f"{folder}: a file; a copy is a folder, name one with -o")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _check_ours(folder)

@@ -17,6 +17,7 @@ from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.narrow import narrow, run_ids
+from grademl_otel.analyzers.units import count, size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,12 +73,12 @@ class CopySource:
         problems = () if contents.complete else (_unfinished(self.path, contents),)
         notes = [
             f"a copy of {contents.origin.address}",
-            f"{len(contents.pieces):,} pieces, {contents.spans:,} spans in {len(contents.files):,} files of"
-            f" {sum(file.bytes for file in contents.files):,} bytes",
+            f"{count(len(contents.pieces), 'piece')}, {count(contents.spans, 'span')} in"
+            f" {count(len(contents.files), 'file')}, {size(sum(file.bytes for file in contents.files))}",
         ]
         growing = sum(not piece.final for piece in contents.pieces)
         if growing:
-            notes.append(f"{growing:,} pieces may have grown since; `grademl pull` tops them up")
+            notes.append(f"{count(growing, 'piece')} may have grown since; `grademl pull` tops them up")
         return Probe("copy", api="Parquet files", notes=tuple(notes), problems=problems)
 
     def _contents(self) -> Contents | None:

@@ -93,8 +93,10 @@ def _detail(run: Run) -> Signal:
     if not run.step_spans:
         how = "the sampler of OTEL_TRACES_SAMPLER drops steps, or the source has lost them"
         return Signal("steps in detail", NO, "no step has spans of its own; the table has them all", how)
-    whole = f"{count(found, 'training step')}" + ("" if of is None else f" of {of:,}")
     each = " on every rank" if len(run.ranks) > 1 else ""
+    if found == of:
+        return Signal("steps in detail", YES, f"all {count(found, 'training step')}{each}")
+    whole = f"{count(found, 'training step')}" + ("" if of is None else f" of {of:,}")
     return Signal("steps in detail", YES, f"{whole}{each}: a sample, the step table counts all")
 
 

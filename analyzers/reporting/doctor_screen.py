@@ -41,6 +41,8 @@ def render(document: DoctorDocument, *, color: bool | None = None, width: int | 
     if document.spans is not None and document.spans.count:
         _spans(canvas, document.spans)
     _run(canvas, document)
+    for note in document.notes:
+        _line(canvas, "note", note)
     if document.here is not None:
         canvas.blank()
         canvas.line("recording here, with `opentelemetry-instrument python train.py`:")
@@ -53,8 +55,6 @@ def render(document: DoctorDocument, *, color: bool | None = None, width: int | 
             )
             if check.how_to_fix:
                 canvas.line(check.how_to_fix, indent=_INDENT + 2)
-    for note in document.notes:
-        _line(canvas, "note", note)
     for problem in document.problems:
         canvas.line(problem, label="PROBLEM", style="bold red", indent=_INDENT)
     if not document.problems and not document.empty:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from rich.console import Group
 
 from grademl_otel.analyzers.reporting import header
@@ -19,6 +22,7 @@ from grademl_otel.analyzers.units import count, milliseconds, percent, seconds
 KEYS = 20
 """Keys shown unless told otherwise; the document was made with --top."""
 SECTIONS = 10
+_LONG_NS: Final = 10e9
 
 
 def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
@@ -43,26 +47,33 @@ def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
     """Return the path added up by ``by``, beside all the time of a key where that is known."""
     totals = any(entry.total_ns is not None for entry in entries)
     columns = [(by, "left"), ("on path", "right"), ("share", "right"), ("", "left")]
-    rows = [[e.key, seconds(e.path_ns), percent(e.path_share), bar(e.path_share)] for e in entries]
+    time = _times(sum(entry.path_ns for entry in entries))
+    rows = [[e.key, time(e.path_ns), percent(e.path_share), bar(e.path_share)] for e in entries]
     if totals:
         columns.insert(3, ("in total", "right"))
         for row, entry in zip(rows, entries, strict=True):
-            row.insert(3, "" if entry.total_ns is None else seconds(entry.total_ns))
+            row.insert(3, "" if entry.total_ns is None else time(entry.total_ns))
     return table(f"Critical path by {by}", columns, rows, header=True)
 
 
 def sections_table(path: PathInfo, most: int, phase: str) -> Group:
     """Return the ``most`` longest sections in the order of time."""
     longest = sorted(path.sections, key=lambda section: section.start_ns - section.end_ns)[:most]
+    time = _times(path.total_ns)
     return table(
         f"The longest of {count(len(path.sections) + path.omitted.sections, 'section')}",
         [("from", "right"), ("took", "right"), (phase, "left"), ("kind", "left"), ("where", "left")],
         [
-            (seconds(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s))
+            (time(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s))
             for s in sorted(longest, key=lambda section: section.start_ns)
         ],
         header=True,
     )
+
+
+def _times(whole_ns: float) -> Callable[[float], str]:
+    """Return how times within ``whole_ns`` are written: of a request tenths of a second say nothing."""
+    return seconds if whole_ns >= _LONG_NS else milliseconds
 
 
 def where(section: SectionEntry) -> str:

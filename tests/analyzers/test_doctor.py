@@ -102,6 +102,7 @@ def test_its_text_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[st
         sim.training.run_id[:12],
         "data      complete",
         "yes       steps: 40 training steps",
+        "yes       steps in detail: all 40 training steps\n",
         "no problem",
     ):
         assert part in out
@@ -316,6 +317,9 @@ def test_the_local_runs_are_the_default(
     assert code == 0
     assert document["here"][-1]["detail"] == "as if"
     assert [run["run"] for run in document["runs"]] == [sim.training.run_id]
+    grademl(["doctor"])
+    text = capsys.readouterr().out
+    assert text.index("1 file of JSON") < text.index("recording here"), "it is a note on the source"
     monkeypatch.setenv("GRADEML_SOURCE", str(tmp_path / "here" / "grademl-runs"))
     assert doctor(capsys)[1]["here"] is None
 

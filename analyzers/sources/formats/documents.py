@@ -242,5 +242,9 @@ def _what(head: bytes) -> str | None:
     if _HTML.match(head):
         return "an HTML page, no JSON"
     if head.lstrip()[:1] not in (b"{", b"["):
-        return f"no JSON; it begins with {head.lstrip()[:24].decode('utf-8', 'backslashreplace')!r}"
+        begins = head.lstrip()[:24]
+        text = begins.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
+        if "\ufffd" in text or not "".join(text.split()).isprintable():
+            return f"no JSON; it begins with the bytes {begins[:8].hex(' ')}"
+        return f"no JSON; it begins with {text!r}"
     return None
