@@ -11,6 +11,7 @@ from typing import Final
 from grademl_otel.analyzers.errors import SourceError, UsageError
 
 COMMANDS: Final = ("report", "runs", "critical-path", "path", "ranks", "pull", "push", "doctor")
+_HOST_AND_PORT: Final = re.compile(r"[^/:]+:\d{1,5}/?")
 _NOT_A_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|.*[*?\[]")
 
 
@@ -22,6 +23,8 @@ def explain_source(source: str | None) -> None:
         raise UsageError(f"the command comes first: grademl {source} [SOURCE] [options]")
     if "/" not in source and (near := difflib.get_close_matches(source, COMMANDS, n=1)):
         raise UsageError(f"{source}: neither a command nor a file; did you mean `grademl {near[0]}`?")
+    if _HOST_AND_PORT.fullmatch(source):
+        raise SourceError(f"{source}: no such file; a server is written jaeger://{source}, tempo://{source}")
     folder, name = Path(source).parent, Path(source).name
     try:
         names = [entry.name for entry in folder.iterdir()]
