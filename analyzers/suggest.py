@@ -17,7 +17,7 @@ _NOT_A_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|.*[*?\[]")
 
 def explain_source(source: str | None) -> None:
     """Raise, when ``source`` is a path to nothing, with the nearest command or file; return otherwise."""
-    if source is None or source in ("", "-") or _NOT_A_PATH.match(source) or Path(source).exists():
+    if source is None or source in ("", "-") or _NOT_A_PATH.match(source) or not _is_absent(source):
         return
     if source in COMMANDS:
         raise UsageError(f"the command comes first: grademl {source} [SOURCE] [options]")
@@ -34,3 +34,14 @@ def explain_source(source: str | None) -> None:
     if near := difflib.get_close_matches(name, names, n=1):
         hint = f"; did you mean {folder / near[0]}?"
     raise SourceError(f"{source}: no such file or folder{hint}")
+
+
+def _is_absent(path: str) -> bool:
+    """Whether nothing is there; what we may not look at is for its reader to tell."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

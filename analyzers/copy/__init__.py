@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 from typing import Final
 
@@ -12,4 +13,5 @@ _PARQUET: Final = ".parquet"
 
 def is_copy(path: str) -> bool:
     """Whether ``path`` is the folder of a copy, or a Parquet file, which can only be one of a copy."""
-    return (Path(path) / MANIFEST).is_file() or (path.endswith(_PARQUET) and Path(path).is_file())
+    # isfile of os.path: what we may not look at is none, and no error here.
+    return isfile(Path(path) / MANIFEST) or (path.endswith(_PARQUET) and isfile(path))

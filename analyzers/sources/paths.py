@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import glob as globbing
+import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -39,13 +41,17 @@ def groups(where: str, selection: Selection | None) -> list[list[Series]]:
     if where == STDIN:
         return [[(Path(STDIN),)]]
     path = Path(where)
-    if _GLOB.search(where) and not path.exists():
+    if _GLOB.search(where) and not os.path.exists(path):
         return [[series] for series in _matching(where)]
-    if not path.exists():
-        raise SourceError(f"{where}: no such file or folder")
-    if not path.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        raise SourceError(f"{where}: no such file or folder") from None
+    except OSError as error:
+        raise unreadable(where, error) from None
+    if not is_folder:
         return [[_with_rotated(path)]]
-    if (path / TRACES).exists():
+    if os.path.exists(path / TRACES):
         return [[_with_rotated(path / TRACES)]]
     folders = run_folders(path)
     loose = _in_folder(path)
@@ -64,7 +70,7 @@ def groups(where: str, selection: Selection | None) -> list[list[Series]]:
 
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders in ``path``, the latest first."""
-    found = [entry for entry in _entries(path) if (entry / TRACES).is_file()]
+    found = [entry for entry in _entries(path) if _is_file(entry / TRACES, bool(_run_id(entry)))]
     return sorted(found, key=lambda entry: entry.name, reverse=True)
 
 
@@ -73,7 +79,7 @@ def metric_files(series: Iterable[Series]) -> list[Path]:
     files: list[Path] = []
     for one in series:
         beside = one[-1].with_name(METRICS)
-        files += _with_rotated(beside) if one[-1].name == TRACES and beside.is_file() else one
+        files += _with_rotated(beside) if one[-1].name == TRACES and _is_file(beside) else one
     return list(dict.fromkeys(files))
 
 
@@ -108,10 +114,10 @@ def _matching(pattern: str) -> list[Series]:
     if not found:
         raise NothingFound(f"{pattern}: no file matches")
     if pattern.endswith("**"):  # all below: only what looks like telemetry, as in a folder
-        found = [path for path in found if path.is_dir()]
+        found = [path for path in found if os.path.isdir(path)]
     files: list[Path] = []
     for path in found:
-        files += _telemetry(path) if path.is_dir() else [path]
+        files += _telemetry(path) if os.path.isdir(path) else [path]
     if not files:
         raise NothingFound(f"{pattern}: only folders without trace files match")
     return _series(dict.fromkeys(files))
@@ -122,7 +128,17 @@ def _in_folder(path: Path) -> list[Series]:
 
 
 def _telemetry(path: Path) -> list[Path]:
-    return sorted(entry for entry in _entries(path) if entry.name.endswith(SUFFIXES) and entry.is_file())
+    return sorted(entry for entry in _entries(path) if entry.name.endswith(SUFFIXES) and _is_file(entry))
+
+
+def _is_file(path: Path, if_hidden: bool = True) -> bool:
+    """Whether there is such a file; ``if_hidden`` where we may not look: who reads it then says why not."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError:
+        return if_hidden
+    except OSError:
+        return False
 
 
 def _entries(path: Path) -> list[Path]:
@@ -134,7 +150,7 @@ def _entries(path: Path) -> list[Path]:
 
 def _with_rotated(path: Path) -> Series:
     """Return ``path`` behind the files that it was before; alone where it is one of those itself."""
-    if _ROTATED.fullmatch(path.name) or not path.is_file():
+    if _ROTATED.fullmatch(path.name) or not _is_file(path):
         return (path,)
     beside = [entry for entry in _entries(path.parent) if _live_name(entry) == path.name]
     return next(series for series in _series([*beside, path]) if path in series)

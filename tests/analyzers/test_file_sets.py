@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -33,6 +34,7 @@ from grademl_otel.analyzers.sources import (
 )
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.metrics import read_metrics
+from grademl_otel.analyzers.suggest import explain_source
 
 from ..support.every_format import collector_protobuf_zstd, framed, otlp_lines, otlp_protobuf, zstd
 from ..support.truth import SPANS
@@ -382,6 +384,30 @@ def test_metrics_of_a_run_lie_beside_its_traces(tmp_path: Path) -> None:
         json.dumps(request).encode().replace(b'"10"', b'"9"')
     )
     assert read_metrics(open_source(str(tmp_path))).time.tolist() == [9, 20, 10, 20]
+
+
+def test_what_may_not_be_looked_at_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = Path.stat
+
+    def refused(path: Path, **how: bool) -> os.stat_result:
+        if "hidden" in path.parts[:-1]:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **how)
+
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "a.jsonl").write_bytes(line(1))
+    monkeypatch.setattr(Path, "stat", refused)
+    for source in (hidden / "a.jsonl", hidden / "below" / "b.jsonl"):
+        with pytest.raises(SourceError, match=r"\.jsonl: cannot be read: permission denied"):
+            open_source(str(source)).read(Selection())
+        assert open_source(str(source)).probe().problems == (f"{source}: cannot be read: permission denied",)
+        explain_source(str(source))
+    with pytest.raises(SourceError, match="cannot be read: file name too long"):
+        open_source("a" * 5000).read(Selection())
+    explain_source("a" * 5000)
 
 
 def metric_request(*points: dict[str, object]) -> dict[str, object]:
