@@ -141,6 +141,7 @@ def test_counts_are_compared_with_what_came(fake: FakeGrpc) -> None:
     fake.has({1: 3, 2: 5}, {1: 3, 2: 7, 9: 4})
     telemetry = open_source(fake.url).read(Selection(service="shop"))
     assert len(telemetry.spans) == 8
+    assert telemetry.uri == fake.url, "an address that can be given again"
     assert sorted(telemetry.ledger.partial_traces) == [f"{2:032x}", f"{9:032x}"]
     assert f"trace {2:032x}: 5 of the 7 spans that the server counts" in telemetry.ledger.warnings
 

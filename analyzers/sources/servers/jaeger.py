@@ -48,7 +48,8 @@ class JaegerSource:
 
     @property
     def uri(self) -> str:
-        return self.address.url
+        url = self.address.url
+        return f"jaeger+{url}" if url.startswith("grpc") else url
 
     def list(self) -> Listing:
         with self._reading() as reader:
@@ -89,7 +90,7 @@ class JaegerSource:
     @contextmanager
     def _reading(self, on: bool = False) -> Iterator[JaegerReader]:
         """Connect, and afterwards break off what other threads still fetch; not if reading goes ``on``."""
-        name = f"jaeger {self.uri}"
+        name = f"jaeger {self.address.url}"
         api, services = _connect(name, self.address, self.options)
         log.debug("%s: %s; %d services", name, api.api, len(services))
         try:
