@@ -261,6 +261,18 @@ def test_a_server_that_is_not_there(scheme: str, capsys: pytest.CaptureFixture[s
     assert err == f"grademl: {document['problems'][0]}\n"
 
 
+@pytest.mark.parametrize("scheme", ["jaegers", "jaeger+grpcs", "https", "tempos"])
+def test_a_file_that_holds_no_certificate_is_a_usage_error(
+    scheme: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.pem").write_text("nothing")
+    assert grademl(["doctor", f"{scheme}://127.0.0.1:1", "--ca", str(tmp_path / "none.pem")]) == 2
+    assert "no certificate in it" in capsys.readouterr().err
+    monkeypatch.setenv("GRADEML_CLIENT_CERT", str(tmp_path / "none.pem"))
+    assert grademl(["doctor", f"{scheme}://127.0.0.1:1"]) == 2
+    assert "no certificate and key in it" in capsys.readouterr().err
+
+
 def test_a_tenant_is_asked_for_and_no_secret_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     secret = secrets.token_hex(8)
     with fake_tempo.serve(FakeTempo(tenant="other")) as server:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from grademl_otel.analyzers.errors import GrademlError
+from grademl_otel.analyzers.errors import GrademlError, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
@@ -84,7 +84,7 @@ class JaegerSource:
         try:
             with self._reading() as reader:
                 return _probed(reader)
-        except GrademlError as error:
+        except SourceError as error:
             return Probe(kind="Jaeger", problems=(str(error),))
 
     @contextmanager

@@ -13,6 +13,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
 
@@ -36,7 +37,7 @@ from grademl_otel.analyzers.sources.servers.refusals import (
     login_hint,
 )
 from grademl_otel.analyzers.sources.servers.silence import Watch
-from grademl_otel.analyzers.sources.servers.transport import read_pem
+from grademl_otel.analyzers.sources.servers.transport import trusting
 from grademl_otel.version import __version__
 
 _SERVICE: Final = "/jaeger.api_v3.QueryService/"
@@ -244,23 +245,18 @@ class _Unknown(SourceError):
 
 
 def _credentials(options: SourceOptions) -> grpc.ChannelCredentials:
-    root = read_pem(options.ca, "the CA file").encode() if options.ca is not None else None
-    if root is None:
+    trusting(options)  # tells what is wrong with the files, where gRPC only fails to connect
+    root: bytes | None = None
+    if options.ca is not None:
+        root = Path(options.ca).read_bytes()
+    else:
         # gRPC brings a list of its own; the system's may hold a company's CA too.
         with suppress(OSError):
             root = _system_certificates()
     key = chain = None
     if options.client_cert is not None:
-        try:
-            with open(options.client_cert, "rb") as file:
-                key = chain = file.read()
-            if options.client_key is not None:
-                with open(options.client_key, "rb") as file:
-                    key = file.read()
-        except OSError as error:
-            raise UsageError(
-                f"the client certificate {options.client_cert}: {(error.strerror or 'unreadable').lower()}"
-            ) from None
+        chain = Path(options.client_cert).read_bytes()
+        key = chain if options.client_key is None else Path(options.client_key).read_bytes()
     return grpc.ssl_channel_credentials(root, key, chain)
 
 

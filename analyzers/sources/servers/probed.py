@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from grademl_otel.analyzers.errors import GrademlError, SourceError
+from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, Source, SourceOptions
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
@@ -46,7 +46,7 @@ class ProbedSource:
     def probe(self) -> Probe:
         try:
             source = self._source()
-        except GrademlError as error:
+        except SourceError as error:
             return Probe(kind="server", problems=(str(error),))
         return source.probe()
 
