@@ -61,41 +61,72 @@ def whole(value: Any, limit: int = 1 << 31) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit else None
 
 
+class Owners:
+    """Whose the spans of a source are, found out once for all of its attempts."""
+
+    def __init__(self, spans: SpanColumns) -> None:
+        self.identities = [identity(resource) for resource in spans.resources]
+        self.attempts: dict[tuple[str, int], int] = {}
+        """(run, attempt) -> its number."""
+        numbers = [
+            -1 if one is None else self.attempts.setdefault((one.run_id, one.attempt), len(self.attempts))
+            for one in self.identities
+        ]
+        self._of_resource: IntArray = np.array(numbers, np.int64)
+        of_span = self._of_resource[spans.resource_ix]
+        self._order: IntArray = np.argsort(of_span, kind="stable")
+        self._bounds = np.searchsorted(of_span[self._order], np.arange(len(self.attempts) + 1))
+        self.possible = spans.possible
+        ranks = np.array([one.rank if one else -1 for one in self.identities], np.int64)
+        self.rank_of_span: IntArray = ranks[spans.resource_ix]
+
+    def resources(self, number: int) -> BoolArray:
+        """Return the mask of the resources of attempt ``number``."""
+        mask: BoolArray = self._of_resource == number
+        return mask
+
+    def spans(self, number: int) -> IntArray:
+        """Return the indices of its spans, ascending."""
+        return self._order[self._bounds[number] : self._bounds[number + 1]]
+
+
 class Attempt:
     """The spans of one attempt, by rank and by name; impossible times are left out."""
 
     def __init__(
-        self,
-        spans: SpanColumns,
-        run_id: str,
-        attempt: int,
-        identities: list[Identity | None],
-        collided: bool = False,
+        self, spans: SpanColumns, run_id: str, attempt: int, owners: Owners, collided: bool = False
     ) -> None:
         """``collided``: spans were left out in reading because others have their ids."""
         self.spans = spans
         self.run_id = run_id
         self.attempt = attempt
-        self.identity_of = identities
-        ours = np.array(
-            [i is not None and (i.run_id, i.attempt) == (run_id, attempt) for i in identities], np.bool_
-        )
+        self.identity_of = owners.identities
+        self.rank_of_span = owners.rank_of_span
+        number = owners.attempts[run_id, attempt]
+        ours = owners.resources(number)
         self.clocks: Clocks | None = None
         self.conflicts: list[str] = []
         """What was left out of it, one line each."""
-        if len(spans):
-            ours &= ~self._left_out(ours, collided)
-        self.ixs: IntArray = np.flatnonzero(ours[spans.resource_ix]).astype(np.int64)
-        self.possible_ixs: IntArray = self.ixs[spans.possible[self.ixs]]
-        rank_of = np.array([i.rank if i else -1 for i in identities], np.int64)
-        self.rank_of_span: IntArray = rank_of[spans.resource_ix]
-        self.ranks: list[int] = [int(rank) for rank in np.unique(self.rank_of_span[self.possible_ixs])]
-        members = [i for i, mine in zip(identities, ours, strict=True) if mine and i]
-        self.world_size = max((i.world_size for i in members if i.world_size is not None), default=None)
+        self.ixs = owners.spans(number)
+        self.possible_ixs: IntArray = self.ixs[owners.possible[self.ixs]]
+        out = self._left_out(ours, collided)
+        if out.any():
+            self.ixs = self.ixs[~out[spans.resource_ix[self.ixs]]]
+            self.possible_ixs = self.ixs[owners.possible[self.ixs]]
+        self.ranks: list[int] = np.unique(self.rank_of_span[self.possible_ixs]).tolist()
+        members = (owners.identities[ix] for ix in np.flatnonzero(ours & ~out).tolist())
+        sizes = [one.world_size for one in members if one is not None and one.world_size is not None]
+        self.world_size = max(sizes, default=None)
         shards = sorted({0, *map(semconv.run_shard, self.ranks)})
         traces = [semconv.trace_id(run_id, attempt, semconv.TRACE_RUN, 0, shard) for shard in shards]
-        self.in_run_trace = np.isin(spans.trace_lo, np.array([t & (1 << 64) - 1 for t in traces], np.uint64))
-        self.in_run_trace &= np.isin(spans.trace_hi, np.array([t >> 64 for t in traces], np.uint64))
+        self._trace_hi = np.array([trace >> 64 for trace in traces], np.uint64)
+        self._trace_lo = np.array([trace & (1 << 64) - 1 for trace in traces], np.uint64)
+
+    def in_run_trace(self, ixs: IntArray) -> BoolArray:
+        """Return for each of the spans ``ixs`` whether it is in a trace of the run itself, not of a step."""
+        spans = self.spans
+        found: BoolArray = np.isin(spans.trace_lo[ixs], self._trace_lo)
+        return found & np.isin(spans.trace_hi[ixs], self._trace_hi)
 
     def correct(self, rule: ClockRule | None = None) -> None:
         """Bring the times of all hosts to those of one clock, as ``rule`` says."""
@@ -212,9 +243,8 @@ class Attempt:
                 resources.setdefault((of_ix.rank, of_ix.process), []).append(ix)
         if len(resources) == len({rank for rank, _ in resources}):
             return {}
-        spans = self.spans
+        spans, order = self.spans, self.possible_ixs
         lives: dict[int, list[_Life]] = {}
-        order = np.flatnonzero(ours[spans.resource_ix] & spans.possible)
         of_run = (
             spans.name_ix[order] == spans.names.index(semconv.RUN)
             if semconv.RUN in spans.names
@@ -253,10 +283,9 @@ def _processes(number: int) -> str:
 
 def attempts(telemetry: Telemetry) -> Iterator[Attempt]:
     """Yield every attempt of every run with a span whose times are possible."""
-    identities = [identity(resource) for resource in telemetry.spans.resources]
-    keys = {(i.run_id, i.attempt): None for i in identities if i is not None}
-    for run_id, attempt in keys:
+    owners = Owners(telemetry.spans)
+    for run_id, attempt in owners.attempts:
         collided = telemetry.ledger.conflicting > 0
-        found = Attempt(telemetry.spans, run_id, attempt, identities, collided)
+        found = Attempt(telemetry.spans, run_id, attempt, owners, collided)
         if len(found.possible_ixs):
             yield found

@@ -116,8 +116,10 @@ def judge(evidence: Evidence, steps: StepTable) -> Completeness:
     )
 
 
-def spans_here(spans: SpanColumns, traces: Iterable[str]) -> dict[str, int]:
+def spans_here(spans: SpanColumns, traces: Sequence[str]) -> dict[str, int]:
     """Return trace id (hex) -> how many of its spans are here, of ``traces``."""
+    if not traces:
+        return {}
     wanted = {trace: (int(trace, 16) >> 64, int(trace, 16) & _LOW) for trace in traces}
     lows = np.array([low for _, low in wanted.values()], np.uint64)
     at = np.flatnonzero(np.isin(spans.trace_lo, lows))

@@ -55,12 +55,15 @@ class Evidence:
     def count_spans(
         self, spans: SpanColumns, ixs: IntArray, rank_of_span: IntArray, in_run_trace: npt.NDArray[np.bool_]
     ) -> None:
-        """Count what arrived: spans by rank, orphans, roots."""
+        """Count what arrived of the spans ``ixs``: by rank, orphans, roots.
+
+        ``in_run_trace`` tells of each of them whether it is in a trace of the run itself.
+        """
         ranks, counts = np.unique(rank_of_span[ixs], return_counts=True)
         self.received = {int(rank): int(count) for rank, count in zip(ranks, counts, strict=True)}
         parents = spans.parent_ix[ixs]
         self.orphans = int(np.count_nonzero(parents == ORPHAN))
-        self.roots = int(np.count_nonzero((parents == NO_PARENT) & in_run_trace[ixs]))
+        self.roots = int(np.count_nonzero((parents == NO_PARENT) & in_run_trace))
 
     def compare_detail(
         self, spans: SpanColumns, step_spans: Mapping[tuple[int, int, int], int], steps: StepTable

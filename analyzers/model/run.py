@@ -165,7 +165,7 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
     evidence.detailed = {
         key[:2] for key, kind in kinds.items() if kind == "train" and step_spans[key] in whole
     }
-    evidence.count_spans(spans, attempt.ixs, attempt.rank_of_span, attempt.in_run_trace)
+    evidence.count_spans(spans, attempt.ixs, attempt.rank_of_span, attempt.in_run_trace(attempt.ixs))
     evidence.compare_detail(spans, step_spans, steps)
     steps, unfinished = without_last(steps, evidence.ended)
     scopes = _scopes(attempt)
@@ -267,9 +267,8 @@ def _bounds(attempt: Attempt, run_spans: dict[int, int], steps: StepTable) -> di
 
 def _scopes(attempt: Attempt) -> list[Scope]:
     spans = attempt.spans
-    names = [ix for ix, name in enumerate(spans.names) if name != semconv.RUN]
-    chosen = np.isin(spans.name_ix, names) & attempt.in_run_trace
-    ours = attempt.possible_ixs[chosen[attempt.possible_ixs]]
+    ours = attempt.possible_ixs[attempt.in_run_trace(attempt.possible_ixs)]
+    ours = ours[spans.name_ix[ours] != (spans.names.index(semconv.RUN) if semconv.RUN in spans.names else -1)]
     scopes = [
         Scope(
             name=spans.name(ix),
