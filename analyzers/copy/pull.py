@@ -206,7 +206,10 @@ class _Pull:
         return f"copied {done:,}{of} pieces, {spans:,} spans; run the same command again to go on"
 
     def _nothing(self) -> GrademlError:
-        return NothingFound(f"{self._source.uri}: no spans in it match, or not yet")
+        return NothingFound(
+            f"{self._source.uri}: no spans in it match, or not yet; see `grademl runs`, or widen the"
+            " time with --since or --from"
+        )
 
     def _pulled(self) -> Pulled:
         done, _, spans = self._manifest.counts()

@@ -241,8 +241,11 @@ def test_foreign_traces_are_paged_by_halving_time(v3: bool, fake: FakeJaeger) ->
 
 def test_one_service_needs_no_name_and_several_are_listed(fake: FakeJaeger) -> None:
     now = time.time_ns()
+    assert "nothing has been sent there yet" in str(refused(fake.url))
     fake.lines = foreign_traces(3, now - S, MS)
     assert len(read(fake).spans) == 6
+    assert "no trace of cart in the last 30 days; widen" in str(refused(fake.url, service="cart"))
+    assert "in that time" in str(refused(fake.url, service="cart", start=now))
     fake.lines += foreign_traces(1, now - S, MS, "cart").replace(b"000000000001", b"0000000000ff")
     error = refused(fake.url)
     assert isinstance(error, NothingFound)

@@ -33,6 +33,8 @@ from grademl_otel.analyzers.sources.servers.own_runs import (
     OURS,
     S,
     find_run,
+    no_run,
+    searched,
 )
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.run_plan import RunPlan
@@ -212,7 +214,7 @@ class JaegerReader:
                 break
         if not self._received:
             raise NothingFound(
-                f"{self.name}: no trace of {self._wanted(selection)} in that time;"
+                f"{self.name}: no trace of {self._wanted(selection)} {searched(selection)};"
                 " widen it with --since or --from"
             )
         if len(self._received) >= self._options.max_traces:
@@ -249,11 +251,7 @@ class JaegerReader:
             yield wanted
             return
         if wanted == Search():
-            known = ", ".join(self.services[:8]) or "none"
-            raise NothingFound(
-                f"{self.name}: no run of ours in the last 30 days; choose other traces with"
-                f" --service (there: {known})"
-            )
+            raise no_run(self.name, self.services)
         for service in self.services[:_SERVICES]:
             yield replace(wanted, service=service)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel import semconv
@@ -82,3 +82,20 @@ def _wanted(run: RunSummary, prefix: str | None, selection: Selection) -> bool:
         and selection.attempt in (None, run.attempt)
         and (selection.start is None or run.end >= selection.start)
     )
+
+
+def no_run(name: str, services: Sequence[str]) -> NothingFound:
+    """Return what is said where no run of ours was found and nobody has said which other traces."""
+    if not services:
+        return NothingFound(
+            f"{name}: no service in it: nothing has been sent there yet, or it was lost when it restarted"
+        )
+    return NothingFound(
+        f"{name}: no run of ours in the last 30 days; choose other traces with --service"
+        f" (there: {', '.join(services[:8])})"
+    )
+
+
+def searched(selection: Selection) -> str:
+    """Return in words the time in which traces were looked for."""
+    return "in the last 30 days" if selection.start is selection.end is None else "in that time"

@@ -27,6 +27,8 @@ from grademl_otel.analyzers.sources.servers.own_runs import (
     LOOKBACKS_NS,
     OURS,
     find_run,
+    no_run,
+    searched,
 )
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 from grademl_otel.analyzers.sources.servers.run_plan import DetailedSteps, RunPlan
@@ -207,11 +209,7 @@ class TempoReader:
         if service is None and len(services) == 1:
             service = services[0]
         if service is None and selection.operation is None and not selection.attributes:
-            known = ", ".join(services[:8]) or "none"
-            raise NothingFound(
-                f"{self._name}: no run of ours in the last 30 days; choose other traces with"
-                f" --service (there: {known})"
-            )
+            raise no_run(self._name, services)
         wanted = Wanted(service, selection.operation, selection.attributes)
         until = selection.end if selection.end is not None else time.time_ns() + AHEAD_NS
         latest = min(until, time.time_ns())
@@ -227,7 +225,7 @@ class TempoReader:
                 return found
         what = " with ".join(f"{part}" for part in (service, selection.operation) if part) or "such a span"
         raise NothingFound(
-            f"{self._name}: no trace of {what} in that time; widen it with --since or --from"
+            f"{self._name}: no trace of {what} {searched(selection)}; widen it with --since or --from"
             " (a search finds nothing of the last 30 s)"
         )
 
