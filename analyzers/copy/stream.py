@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.model.raw import IntArray, RawColumn
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
@@ -33,6 +34,7 @@ class SpanStream(SpanBuilder):
         super().__init__(sys.maxsize)
         self._take = take
         self._count = 0
+        self._dropped = 0
         self._recent: list[tuple[int, dict[str, npt.NDArray[Any]]]] = []
 
     def __len__(self) -> int:
@@ -55,11 +57,19 @@ class SpanStream(SpanBuilder):
     def begin_piece(self) -> None:
         """Forget what may be asked for later: only spans of one piece are."""
         self._recent.clear()
+        self._unidentified = self._dropped = 0
+
+    def end_piece(self, ledger: Ledger) -> None:
+        """Count in ``ledger`` what the spans of this piece lack, which is no column of them."""
+        ledger.unidentified += self._unidentified
+        ledger.sdk_dropped += self._dropped
 
     def add(self, batch: SpanBatch) -> int:
         rows = self._wanted(batch)
         some = batch if rows is None else rows_of(batch, rows)
         if len(some):
+            self._unidentified += some.unidentified
+            self._dropped += 0 if some.dropped is None else int(some.dropped.sum())
             self._recent.append((self._count, {name: getattr(some, name) for name in _ASKED_FOR}))
             self._count += len(some)
             self._take(some)
@@ -78,6 +88,7 @@ class SpanStream(SpanBuilder):
 def rows_of(batch: SpanBatch, rows: IntArray) -> SpanBatch:
     """Return the spans of ``batch`` at ``rows``, ascending."""
     arrays = {name: getattr(batch, name)[rows] for name in _ARRAYS}
+    arrays["dropped"] = None if batch.dropped is None else batch.dropped[rows]
     shared = batch.events is batch.attributes
     attributes = _raw_rows(batch.attributes, rows)
     events = None if batch.events is None else attributes if shared else _raw_rows(batch.events, rows)

@@ -71,6 +71,7 @@ class CopyWriter:
         self.stream.begin_piece()
         before, ledger = len(self.stream), Ledger()
         piece.read(self.stream, ledger)
+        self.stream.end_piece(ledger)
         received = len(self.stream) - before
         return CopiedPiece(piece.key, piece.final, piece.expected, received, self._reading, ledger)
 

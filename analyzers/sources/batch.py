@@ -55,8 +55,8 @@ class SpanBatch:
     events: RawColumn | None = None
     """None where no span of the batch has an event; may be the same object as ``attributes``."""
     links: LinkBatch | None = None
-    dropped: int = 0
-    """Attributes, events and links that the SDK left out of these spans, as it says."""
+    dropped: IntArray | None = None
+    """Attributes, events and links that the SDK left out of each span, as it says; None for none of all."""
     unidentified: int = 0
     """Spans beside these that have no id, and cannot be any column's."""
 

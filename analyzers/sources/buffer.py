@@ -28,6 +28,7 @@ _COLUMNS: Final = {
     "flags": np.uint32,
     "resource_ix": np.int32,
     "scope_ix": np.int32,
+    "dropped": np.int64,
 }
 _LAST_KIND: Final = 5
 _LAST_STATUS: Final = 2
@@ -47,7 +48,6 @@ class SpanBuilder:
         self._links = _Links()
         self._closed: set[tuple[int, int]] = set()
         self._again: set[tuple[int, int]] = set()
-        self._dropped = 0
         self._unidentified = 0
 
     def __len__(self) -> int:
@@ -83,9 +83,10 @@ class SpanBuilder:
         base, count = len(self._parts), len(batch) if rows is None else len(rows)
         if not count:
             return 0
-        self._dropped += batch.dropped
         self._unidentified += batch.unidentified
         arrays = {name: getattr(batch, name) for name in _COLUMNS if name != "name_ix"}
+        if batch.dropped is None:
+            arrays["dropped"] = np.zeros(len(batch), np.int64)
         arrays["name_ix"] = self._name_ix(batch.names)
         arrays["kind"] = _known(batch.kind, _LAST_KIND)
         arrays["status"] = _known(batch.status, _LAST_STATUS)
@@ -146,7 +147,7 @@ class SpanBuilder:
             attributes, events = attributes.take(kept), events.take(kept)
             links = links.take(kept, len(self._parts))
             by_id = np.argsort(arrays["span_id"])
-        ledger.sdk_dropped += self._dropped
+        ledger.sdk_dropped += int(arrays.pop("dropped").sum())
         ledger.unidentified += self._unidentified
         start, end = arrays["start"], arrays["end"]
         ledger.impossible_times += int(np.count_nonzero((end < start) | (end == 0)))

@@ -128,8 +128,10 @@ def _unzstd(blocks: Iterable[bytes]) -> Iterator[bytes]:
                 size += len(pieces[-1])
                 rest = frame.unused_data if frame.eof else b""
                 frame = None if frame.eof else frame
-        except (ZstdError, MemoryError):
+        except (ZstdError, MemoryError) as error:
             fault = "its zstd data are damaged"
+            if "memory" in str(error):
+                fault = f"its zstd data need a window of more than {_ZSTD_WINDOW >> 20} MiB"
             break
         if size >= _OUTPUT:
             yield b"".join(pieces)

@@ -128,6 +128,16 @@ def test_repeats_and_losses_of_the_source_are_those_of_the_copy(
     assert there.warnings == ["pieces: the last line is cut"]
 
 
+def test_what_spans_lack_is_told_of_the_copy_too(tmp_path: Path) -> None:
+    span = {"traceId": "1", "spanId": "1", "name": "x", "startTimeUnixNano": 5, "endTimeUnixNano": 6}
+    spans = [{**span, "droppedEventsCount": 3}, {**span, "spanId": "no id"}, {**span, "spanId": "2"}]
+    raw = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()
+    source = InPieces({"a": raw, "b": raw.replace(b'"1"', b'"3"')})
+    copied(source, tmp_path / "copy")
+    for ledger in (source.read(EVERYTHING).ledger, read(tmp_path / "copy").ledger):
+        assert (ledger.sdk_dropped, ledger.unidentified) == (6, 2)
+
+
 def test_one_file_of_a_copy_is_a_source_too(
     tmp_path: Path, pieces: dict[str, bytes], small_files: None
 ) -> None:

@@ -189,6 +189,8 @@ def test_what_the_sdk_dropped_is_counted() -> None:
     assert losses_of_reading(ledger, {}) == [
         "5 attributes, events and links were beyond the limits of an SDK"
     ]
+    lacking = document(droppedAttributesCount=3)
+    assert read(lacking + b"\n" + lacking)[1].sdk_dropped == 3  # a repeat lacks nothing more
     data = TracesData.FromString(otlp_protobuf(SPANS))
     span = data.resource_spans[0].scope_spans[0].spans[0]
     span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count = 3, 2, 1

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.model.raw import IntArray
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
@@ -217,14 +218,20 @@ def _link_kind(attributes: bytes) -> str:
     return str(otlp_attributes(attributes).get(semconv.LINK_KIND, "follows"))
 
 
-def _dropped(spans: Sequence[_Span]) -> int:
+def _dropped(spans: Sequence[_Span]) -> IntArray | None:
     lacking = [
-        span
-        for span in spans
+        ix
+        for ix, span in enumerate(spans)
         if span.droppedAttributesCount or span.droppedEventsCount or span.droppedLinksCount
     ]
-    counts = [(s.droppedAttributesCount, s.droppedEventsCount, s.droppedLinksCount) for s in lacking]
-    return sum(int(vectors.flags(each).sum()) for each in zip(*counts, strict=True))
+    if not lacking:
+        return None
+    some = [spans[ix] for ix in lacking]
+    counts = [(s.droppedAttributesCount, s.droppedEventsCount, s.droppedLinksCount) for s in some]
+    dropped = np.zeros(len(spans), np.int64)
+    for each in zip(*counts, strict=True):
+        dropped[lacking] += vectors.flags(each)
+    return dropped
 
 
 def _has_ids(groups: Sequence[_ResourceSpans]) -> bool:

@@ -223,7 +223,7 @@ def _batch(spans: Sequence[Any], raws: Sequence[bytes], resource_ix: Any, scope_
     names = [span.name for span in spans]
     text = {name: name.decode("utf-8", "replace") for name in set(names)}
     attributes = vectors.raw_column(otlp_messages.OTLP_PROTO, raws)
-    dropped = sum([span.dropped_attributes + span.dropped_events + span.dropped_links for span in spans])
+    dropped = [span.dropped_attributes + span.dropped_events + span.dropped_links for span in spans]
     return SpanBatch(
         trace_hi=trace_hi,
         trace_lo=trace_lo,
@@ -240,7 +240,7 @@ def _batch(spans: Sequence[Any], raws: Sequence[bytes], resource_ix: Any, scope_
         attributes=attributes,
         events=attributes if any(span.an_event for span in spans) else None,
         links=_links([ix for ix, span in enumerate(spans) if span.a_link], raws),
-        dropped=dropped,
+        dropped=np.array(dropped, np.int64) if any(dropped) else None,
     )
 
 
