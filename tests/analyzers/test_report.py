@@ -240,7 +240,7 @@ def test_the_hint_names_the_file_of_the_run(tmp_path: Path, monkeypatch: pytest.
     for source in ("my runs", str(traces.parent), str(traces)):
         hint = to_jaeger(analyzers.report(source, run=Training.run_id).source)
         assert hint is not None
-        assert hint.endswith(f"done < {shlex.quote(str(traces))}")
+        assert hint.startswith(f"grademl push {shlex.quote(str(traces))} --to ")
     Path("trace.json").write_text(json.dumps(jaeger_document("A[0,10)")))
     assert to_jaeger(analyzers.report("trace.json").source) is None
 
@@ -254,7 +254,8 @@ def test_the_hint_brings_the_run_into_jaeger(tmp_path: Path, jaeger: object) -> 
     hint = to_jaeger(local.source)
     assert hint is not None
     address = str(getattr(jaeger, "otlp_http")).removeprefix("http://").rstrip("/")  # noqa: B009
-    subprocess.run(["sh", "-c", hint.replace("localhost:4318", address)], check=True, timeout=60)
+    _, *arguments = shlex.split(hint.replace("localhost:4318", address))
+    subprocess.run([GRADEML, *arguments], check=True, timeout=60)
     remote = analyzers.report(getattr(jaeger, "query_url"), run=run_id)  # noqa: B009
     assert remote.completeness.verdict == "complete"
     assert remote.path == local.path
