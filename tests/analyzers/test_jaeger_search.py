@@ -84,6 +84,12 @@ def test_a_server_that_gives_a_page_for_what_it_does_not_know(fake: FakeJaeger) 
         assert len(read(fake, service="shop").spans) == 6
 
 
+def test_summaries_that_a_store_does_not_have_are_not_missed(fake: FakeJaeger) -> None:
+    fake.lines = foreign_traces(3, time.time_ns() - S, MS)
+    fake.intercept = lambda path: (501, "text/plain", b"unimplemented") if "summaries" in path else None
+    assert len(read(fake, service="shop").spans) == 6
+
+
 # --- Stores -----------------------------------------------------------------------------------------------
 
 

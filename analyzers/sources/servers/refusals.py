@@ -24,7 +24,7 @@ class NotFound(SourceError):
 
 
 class Unexpected(SourceError):
-    """The answer is of another kind than asked for: a page for people, where there is no such path."""
+    """The server does not know what it is asked for: 501, or a page for people instead of an answer."""
 
 
 class TooLarge(SourceError):
@@ -55,6 +55,8 @@ def refusal(name: str, advice: str, tenant_header: str, status: int, body: bytes
         return SourceError(f"{name}: {text}; the proxy of $HTTP(S)_PROXY wants a login")
     if status == 404:
         return NotFound(f"{name}: {text}; {advice}")
+    if status == 501:
+        return Unexpected(f"{name}: {text}; {advice}")
     if status == 429:
         return SourceError(f"{name}: {text}; the server asks for fewer requests; try again later")
     if status in (413, 422, 502, 504) or "larger than the max" in said or "ResourceExhausted" in said:
