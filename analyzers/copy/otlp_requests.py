@@ -31,6 +31,8 @@ from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTIO
 _MAX_BYTES: Final = 3_900_000
 """Receivers take 4 MiB by default."""
 _MAX_SPANS: Final = 8_192
+_FRAME: Final = 8
+"""Bytes before a message in another, at most."""
 _INT64: Final = range(-(2**63), 2**63)
 
 Group = tuple[int, int]
@@ -59,22 +61,29 @@ class Packer:
     rebuilt: int = 0
     """Spans that were put together from what a reader of another format keeps."""
     _waiting: list[tuple[Group, bytes]] = field(default_factory=list)
+    _named: set[Group] = field(default_factory=set)
+    """The groups of the spans that wait."""
     _bytes: int = 0
+    _heads: dict[Group, tuple[bytes, bytes]] = field(default_factory=dict)
+    """Resource and scope of each group so far, as fields."""
 
     def add(self, batch: SpanBatch) -> None:
         """Take the spans of ``batch``."""
         groups = zip(batch.resource_ix.tolist(), batch.scope_ix.tolist(), strict=True)
         for group, message in zip(groups, self._messages(batch), strict=True):
-            if self._bytes + len(message) > _MAX_BYTES or len(self._waiting) >= _MAX_SPANS:
+            size = len(message) + _FRAME + self._head_bytes(group)
+            if self._waiting and (self._bytes + size > _MAX_BYTES or len(self._waiting) >= _MAX_SPANS):
                 self.flush()
+                size = len(message) + _FRAME + self._head_bytes(group)
             self._waiting.append((group, message))
-            self._bytes += len(message) + 8
+            self._named.add(group)
+            self._bytes += size
 
     def flush(self) -> None:
         """Send what is waiting."""
         if self._waiting:
             request = Request(self._waiting)
-            self._waiting, self._bytes = [], 0
+            self._waiting, self._named, self._bytes = [], set(), 0
             self.send(request)
 
     def body(self, request: Request) -> bytes:
@@ -84,14 +93,22 @@ class Packer:
             by_group.setdefault(group, []).append(message)
         by_resource: dict[int, list[bytes]] = {}
         for (resource, scope), messages in by_group.items():
-            parts = [_field(2, message) for message in messages]
-            if scope >= 0:
-                parts.insert(0, _field(1, _scope(self.scopes[scope])))
-            by_resource.setdefault(resource, []).append(_field(2, b"".join(parts)))
-        return b"".join(
-            _field(1, _field(1, _resource(self.resources[resource])) + b"".join(scopes))
-            for resource, scopes in by_resource.items()
-        )
+            head, own = self._head((resource, scope))
+            parts = [own, *(_field(2, message) for message in messages)]
+            by_resource.setdefault(resource, [head]).append(_field(2, b"".join(parts)))
+        return b"".join(_field(1, b"".join(parts)) for parts in by_resource.values())
+
+    def _head(self, group: Group) -> tuple[bytes, bytes]:
+        """Return the resource and the scope of ``group``, each as the field that it is in its message."""
+        if group not in self._heads:
+            resource, scope = group
+            own = _field(1, _scope(self.scopes[scope])) if scope >= 0 else b""
+            self._heads[group] = _field(1, _resource(self.resources[resource])), own
+        return self._heads[group]
+
+    def _head_bytes(self, group: Group) -> int:
+        """Return by how much a span of ``group`` makes what waits larger beside itself."""
+        return 0 if group in self._named else sum(map(len, self._head(group))) + 2 * _FRAME
 
     def _messages(self, batch: SpanBatch) -> Iterator[bytes]:
         raws = batch.attributes

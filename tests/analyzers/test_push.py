@@ -139,6 +139,25 @@ def test_requests_are_bounded_and_halved(
     assert "refused" in err
 
 
+def test_what_spans_share_counts_for_the_size_of_a_request(
+    tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp_requests, "_MAX_BYTES", 30_000)
+    path = tmp_path / "many.jsonl"
+    with path.open("w") as file:
+        for number in range(1, 41):
+            ids = {"traceId": f"{number:032x}", "spanId": f"{number:016x}"}
+            span = {**ids, "name": "work", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+            command = {"key": "command", "value": {"stringValue": f"{number}" * 2000}}
+            resource = {"attributes": [command]}
+            scopes = [{"scope": {"name": "x"}, "spans": [span]}]
+            file.write(json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}) + "\n")
+    code, done, err = push(capsys, path, at(receiver))
+    assert (code, done["accepted"]) == (0, 40), err
+    assert max(request.ByteSize() for request in receiver.traces) <= 30_000
+    assert len(receiver.traces) < 10, "and they are filled"
+
+
 def answers(*given: Answer) -> Callable[[str], Answer]:
     left = list(given)
     return lambda signal: left.pop(0) if left else Answer()
