@@ -23,6 +23,8 @@ from .mutated import LINES, MESSAGES, MUTATIONS, SMALL, SOURCES, in_memory, one_
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORKERS: Final = 2
+PATIENCE_S: Final = 900
+"""Only catches a hang."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +39,15 @@ def results() -> dict[str, list[dict[str, Any]]]:
     ]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in SOURCES}
     for worker in workers:
-        out, err = worker.communicate()
+        try:
+            out, err = worker.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            for each in workers:
+                each.kill()
+            out, err = worker.communicate()
         said = [json.loads(line) for line in out.splitlines()]
-        for each in said:
-            found[each["source"]].append(each)
+        for one in said:
+            found[one["source"]].append(one)
         for name in list(SOURCES)[len(said) :]:
             found[name].append({"fault": f"worker ended with {worker.returncode}: {err.decode()[-3000:]}"})
     return found
