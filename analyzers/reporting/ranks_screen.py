@@ -33,7 +33,8 @@ def draw(canvas: Canvas, document: RanksDocument) -> None:
         canvas.tables([ranks_table(info, None)])
         canvas.blank()
         canvas.tables([_own_work(info)])
-    if document.findings or document.abstained or document.completeness.clocks:
+    above = info is not None or document.verdict is not None
+    if above and (document.findings or document.abstained or document.completeness.clocks):
         canvas.blank()
     for finding in document.findings:
         shown = (one for one in finding.evidence if one.signal not in IN_VERDICT)
