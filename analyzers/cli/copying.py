@@ -16,6 +16,7 @@ from grademl_otel.analyzers.cli.options import (
     copied_source_options,
     plain_output_options,
     refuse_every_attempt,
+    source_argument,
     take_query,
     take_style,
     time_options,
@@ -70,7 +71,7 @@ def pull(**options: Any) -> Outcome:
 
 
 @click.command(short_help="Send a file store or a copy to a collector.")
-@click.argument("source", required=False, metavar="[SOURCE]")
+@source_argument
 @click.option(
     "--to",
     "endpoint",

@@ -20,8 +20,20 @@ from grademl_otel.analyzers.sources.registry import parse_headers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def _one(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> str | None:
+    """Return the one SOURCE that may be given; a shell makes several of a glob."""
+    if len(given) > 1:
+        raise UsageError(
+            f"{len(given)} SOURCEs, {given[0]} the first; one is taken: a folder, a glob in quotes ('a*')"
+        )
+    return given[0] if given else None
+
+
+source_argument: Final = click.argument("source", nargs=-1, metavar="[SOURCE]", callback=_one)
+
 _SOURCE: Final = (
-    click.argument("source", required=False, metavar="[SOURCE]"),
+    source_argument,
     click.option("--header", "headers", multiple=True, metavar="K=V",
                  help="HTTP header to send to the source; repeatable. Also $GRADEML_HEADERS."),
     click.option("--ca", metavar="FILE",
