@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -93,11 +94,11 @@ class _FileReader:
             self._text(stream)
         elif kind is Holds.PROTOBUF:
             for group in messages_of_field_1(ByteStream(stream), self._max_bytes):
-                self._try(lambda group=group: _read_group(group, self._builder))
+                self._try(partial(_read_group, group, self._builder))
         elif kind in (Holds.FRAMES, Holds.DELIMITED):
             split = frames if kind is Holds.FRAMES else delimited
             for message in split(ByteStream(stream), self._max_bytes):
-                self._try(lambda message=message: self._message(message))
+                self._try(partial(self._message, message))
         if faults:
             raise Unreadable(faults[0])
 
@@ -111,9 +112,9 @@ class _FileReader:
             if line is not None and (lines or _is_document(line)):
                 lines = True
                 window.skip(len(line))
-                self._try(lambda line=line: _read_json(line, self._builder))
+                self._try(partial(_read_json, line, self._builder))
             elif document := window.document():
-                self._try(lambda document=document: _read_json(document, self._builder))
+                self._try(partial(_read_json, document, self._builder))
 
     def _message(self, message: bytes) -> None:
         opened = unpacked(message, self._max_bytes)

@@ -23,6 +23,7 @@ from grademl_otel.analyzers.sources.formats.vectors import (
     microseconds,
     raw_column,
     settled,
+    shared,
     times,
 )
 from tests.support.build import Given
@@ -187,3 +188,11 @@ def test_raw_bytes_may_be_those_of_a_decoder() -> None:
     raws = msgspec.json.decode(b'[[1], {"a": 2}, null]', type=list[msgspec.Raw])
     column = raw_column(Given([]), raws)
     assert [column[ix] for ix in range(3)] == [b"[1]", b'{"a": 2}', b"null"]
+
+
+def test_equal_texts_are_held_once() -> None:
+    known: dict[str, str] = {}
+    texts = ["".join(("na", "me")) for _ in range(3)] + ["other"]
+    held = shared(texts, known)
+    assert held == texts
+    assert {id(text) for text in held + shared(texts[1:], known)} == {id(text) for text in known}

@@ -18,7 +18,7 @@ import numpy as np
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.batch import SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.formats import kinds
+from grademl_otel.analyzers.sources.formats import kinds, vectors
 from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
 from grademl_otel.analyzers.sources.formats.jaeger_json import TraceReader
 from grademl_otel.analyzers.sources.formats.kineto import ProfileReader
@@ -49,6 +49,7 @@ class _Held:
         self._column = column
         self._batches: list[SpanBatch] = []
         self._count = 0
+        self._names: dict[str, str] = {}
 
     @property
     def room(self) -> int:
@@ -65,7 +66,7 @@ class _Held:
         return 0 if self._column == "scope_ix" else self._target.scope(key, decode)
 
     def add(self, batch: SpanBatch) -> int:
-        self._batches.append(batch)
+        self._batches.append(replace(batch, names=vectors.shared(batch.names, self._names)))
         self._count += len(batch)
         return len(batch)
 

@@ -114,6 +114,7 @@ class TraceReader:
         self._ledger = ledger
         self._held: deque[tuple[SpanBatch, Sequence[_Process | str]]] = deque()
         self._count = 0
+        self._texts: dict[str, str] = {}
 
     def add(self, raw: bytes, trace_id: bytes | None) -> None:
         """Take an array of spans; raise Unreadable when it is none."""
@@ -122,7 +123,11 @@ class TraceReader:
         of_trace = _decoded(msgspec.json.Decoder(str | None), trace_id) if trace_id else None
         spans = _decoded(_spans, raw)
         if spans:
-            self._held.append(_batch(spans, of_trace, self._builder, self._ledger))
+            batch, of_process = _batch(spans, of_trace, self._builder, self._ledger)
+            batch = replace(batch, names=vectors.shared(batch.names, self._texts))
+            keys = [process for process in of_process if isinstance(process, str)]
+            held = vectors.shared(keys, self._texts) if len(keys) == len(of_process) else of_process
+            self._held.append((batch, held))
             self._count += len(spans)
 
     def finish(self, processes: bytes | None) -> None:

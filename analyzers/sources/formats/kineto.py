@@ -79,6 +79,7 @@ class ProfileReader:
         self._profile = Profile()
         self._begun: dict[Place, list[_Event]] = {}
         self._unreadable = 0
+        self._names: dict[str, str] = {}
 
     def add(self, raw: bytes) -> None:
         """Take an array of events. What Chrome would read is read; raise NotJson when nothing can be."""
@@ -148,7 +149,9 @@ class ProfileReader:
         return Marks(
             start=start,
             end=np.where(known, end, vectors.NO_TIME),
-            names=[name if isinstance(name := event.name, str) else str(name) for event in events],
+            names=vectors.shared(
+                [name if isinstance(name := event.name, str) else str(name) for event in events], self._names
+            ),
             place=_numbered(number.places, [(event.pid, event.tid) for event in events]),
             category=_numbered(number.categories, [event.cat or "" for event in events]),
             args=vectors.raw_column(KINETO, [event.args for event in events]),

@@ -180,7 +180,13 @@ def _decimal(value: Number) -> Decimal:
     return exact if exact.is_finite() else Decimal(NO_TIME)
 
 
-# --- Enums, flags, raw bytes ---
+# --- Texts, enums, flags, raw bytes ---
+
+
+def shared(texts: Sequence[str], known: dict[str, str]) -> list[str]:
+    """Return ``texts`` with one object for all equal ones, from ``known``, to which new ones are added."""
+    known.update({text: text for text in set(texts) - known.keys()})
+    return list(map(known.__getitem__, texts))
 
 
 def enums(values: Sequence[Number], names: Mapping[str, int]) -> npt.NDArray[np.int8]:
