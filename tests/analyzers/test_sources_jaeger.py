@@ -18,7 +18,7 @@ import requests
 from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
-from grademl_otel.analyzers.model.columns import Telemetry
+from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
@@ -252,6 +252,22 @@ def test_one_service_needs_no_name_and_several_are_listed(fake: FakeJaeger) -> N
     assert "cart, shop" in str(error)
     assert open_source(fake.url).list().services == ["cart", "shop"]
     assert len(read(fake, service="cart").spans) == 2
+
+
+def test_services_that_are_not_searched_are_told(fake: FakeJaeger) -> None:
+    first = time.time_ns() - 1000 * S
+    for number in range(40):
+        line = foreign_traces(1, first + number * S, S, f"shop-{number:02}")
+        fake.lines += line.replace(b"%032x" % 1, b"%032x" % (number + 1))
+    telemetry = read(fake, operation="GET /")
+    told = f"jaeger {fake.url}: searched are 32 of 40 services; name one (--service)"
+    assert (len(telemetry.spans), telemetry.ledger.warnings) == (64, [told])
+    ledger = Ledger()
+    assert list(open_source(fake.url).pieces(Selection(operation="GET /"), ledger))
+    assert ledger.warnings == [told]
+    telemetry = read(fake, SourceOptions(max_traces=5), operation="GET /")
+    assert len(telemetry.spans) == 10
+    assert "read 5 traces, of some services only" in telemetry.ledger.warnings[-1]
 
 
 def test_the_number_of_foreign_traces_is_bounded_and_told(fake: FakeJaeger) -> None:

@@ -72,6 +72,7 @@ def pieces_of_search(reader: JaegerReader, selection: Selection, ledger: Ledger)
     for wanted in reader.searches(selection):
         some = reader.summaries(wanted, start, end, None)
         if some is None:
+            ledger.warnings += reader.ledger.warnings
             return iter(_hours(reader, list(reader.searches(selection)), start, end, now))
         found += some
     ledger.warnings += reader.ledger.warnings

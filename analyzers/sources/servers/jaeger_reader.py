@@ -209,7 +209,8 @@ class JaegerReader:
         for start, until in times(selection):
             with self._broken_off():
                 for wanted in self.searches(selection):
-                    self._read_found(wanted, start, until)
+                    if not self._enough():
+                        self._read_found(wanted, start, until)
             if self._received:
                 break
         if not self._received:
@@ -218,10 +219,10 @@ class JaegerReader:
                 " widen it with --since or --from"
             )
         if len(self._received) >= self._options.max_traces:
-            self.ledger.warnings.append(
-                f"{self.name}: read the latest {len(self._received):,} traces; there may be more:"
-                " narrow the time"
-            )
+            read = f"{self.name}: read the latest {len(self._received):,} traces"
+            if self._wanted(selection).service is None:
+                read = f"{self.name}: read {len(self._received):,} traces, of some services only"
+            self.ledger.warnings.append(f"{read}; there may be more: narrow the time")
         telemetry = self.telemetry()
         young = telemetry.spans.possible & (telemetry.spans.end > time.time_ns() - GROWING_NS)
         if young.any():
@@ -252,8 +253,14 @@ class JaegerReader:
             return
         if wanted == Search():
             raise no_run(self.name, self.services)
+        line = f"searched are {_SERVICES} of {len(self.services):,} services; name one (--service)"
+        if len(self.services) > _SERVICES and f"{self.name}: {line}" not in self.ledger.warnings:
+            self.ledger.warnings.append(f"{self.name}: {line}")
         for service in self.services[:_SERVICES]:
             yield replace(wanted, service=service)
+
+    def _enough(self) -> bool:
+        return len(self._received) >= self._options.max_traces or self._builder.full
 
     def _read_found(self, wanted: Search, start: int, end: int) -> None:
         """Read the latest traces of a search, and compare them with what the server counts."""
@@ -261,7 +268,7 @@ class JaegerReader:
         counted = {} if found is None else {one.trace_id: one.spans for one in found}
         if found is None or sum(counted.values()) < _SMALL * len(counted):
             for _ in self._by_search(wanted, start, end):
-                if len(self._received) >= self._options.max_traces or self._builder.full:
+                if self._enough():
                     break
         missing = self._fetch(trace for trace in counted if trace not in self._received)
         if not self._builder.full:
