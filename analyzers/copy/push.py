@@ -160,8 +160,8 @@ class _Push:
         total = sum(map(len, sent.values()))
         try:
             absent = missing(sent, verify, self._progress)
-        except SourceError as error:
-            unknown = SourceError(f"it is not known whether all arrived: {error}; {self.so_far()}")
+        except SourceError as fault:
+            unknown = SourceError(f"it is not known whether all arrived: {fault}; {self.so_far()}")
             return replace(done, verified_at=verify.uri, error=unknown)
         lost = sum(map(len, absent.values()))
         error = None
