@@ -39,6 +39,8 @@ class Evidence:
     """Rank -> spans that it had sent when the last window that is here was."""
     dropped: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=dict)
+    impossible: int = 0
+    """Spans of the run with impossible times."""
     orphans: int = 0
     roots: int = 0
     """Spans without a parent in the run's trace."""
@@ -61,6 +63,7 @@ class Evidence:
         """
         ranks, counts = np.unique(rank_of_span[ixs], return_counts=True)
         self.received = {int(rank): int(count) for rank, count in zip(ranks, counts, strict=True)}
+        self.impossible = int(np.count_nonzero(~spans.possible[ixs]))
         parents = spans.parent_ix[ixs]
         self.orphans = int(np.count_nonzero(parents == ORPHAN))
         self.roots = int(np.count_nonzero((parents == NO_PARENT) & in_run_trace))

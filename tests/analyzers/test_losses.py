@@ -291,6 +291,18 @@ def test_the_same_losses_from_a_jaeger(v3: bool, tmp_path: Path) -> None:
             assert (document.step is None) == (by_file.step is None)
 
 
+def test_what_others_lack_in_the_same_file_is_no_matter_of_the_run(whole: bytes, tmp_path: Path) -> None:
+    """Beside the run others: an SDK dropped attributes, a span never ended, one has no id."""
+    (first, second, third) = requests(3).splitlines(keepends=True)
+    second = losses.each(second, lambda r, s: {**s, "endTimeUnixNano": "0"})
+    third = losses.each(third, lambda r, s: {**s, "spanId": ""})
+    first = losses.each(first, lambda r, s: {**s, "droppedAttributesCount": 3})
+    document = report(tmp_path, whole + first + second + third)
+    assert (document.completeness.verdict, document.incomplete_because) == ("complete", [])
+    own = losses.each(whole, lambda r, s: {**s, "endTimeUnixNano": "0"} if s["name"] == sc.EPOCH else s)
+    assert "4 spans with impossible times were left out" in report(tmp_path, own).incomplete_because
+
+
 # --- Traces of others ------------------------------------------------------------------------------------
 
 
