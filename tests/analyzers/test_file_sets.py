@@ -386,6 +386,14 @@ def test_metrics_of_a_run_lie_beside_its_traces(tmp_path: Path) -> None:
     assert read_metrics(open_source(str(tmp_path))).time.tolist() == [9, 20, 10, 20]
 
 
+def test_a_zstd_window_that_is_too_large_is_told(tmp_path: Path) -> None:
+    descriptor, window_of_512_mib, last_raw_block_of_1 = b"\x00", b"\x98", b"\x09\x00\x00"
+    frame = compression.ZSTD + descriptor + window_of_512_mib + last_raw_block_of_1 + b"{"
+    (tmp_path / "a.zst").write_bytes(frame)
+    with pytest.raises(SourceError, match="need a window of more than 128 MiB"):
+        read(tmp_path / "a.zst")
+
+
 def test_what_may_not_be_looked_at_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
