@@ -248,11 +248,11 @@ class CriticalPathDocument:
     """Null: there is no replay yet."""
 
     incomplete_because: list[str]
-    """Why the verdict is ``incomplete``, a line each; not in the JSON of this schema, which has no place."""
+    """Why the verdict is ``incomplete``, a line each."""
     warnings: list[str]
-    """What reading had to leave out, a line each; likewise."""
+    """What reading had to leave out, a line each."""
     ended: list[EndedInfo] = field(default_factory=list)
-    """How each rank of a run ended; likewise: a report tells it of its run."""
+    """How each rank of a run ended; none of traces of others."""
 
     @property
     def notes(self) -> list[str]:
@@ -490,30 +490,17 @@ class RanksDocument:
 
 Document = CriticalPathDocument | RunsDocument | RanksDocument
 
-_ONLY_IN_REPORTS: Final = ("incomplete_because", "warnings")
-
 
 def to_dict(document: Document) -> dict[str, Any]:
     """Return ``document`` as plain dicts, lists, numbers and strings."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_keys(document)))
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(vars(document)))
     return plain  # by way of JSON, because to_builtins leaves tuples, which a JSON Schema takes for no array
 
 
 def to_json(document: Document, *, indent: bool = True) -> str:
     """Return ``document`` as JSON text without a final newline; one line when not indented."""
-    encoded: bytes = msgspec.json.encode(_keys(document))
+    encoded: bytes = msgspec.json.encode(vars(document))
     return clean_json((msgspec.json.format(encoded, indent=2) if indent else encoded).decode())
-
-
-def _keys(document: Document) -> dict[str, Any]:
-    """Return what the schema of ``document`` has, in its order."""
-    keys = dict(vars(document))
-    if isinstance(document, CriticalPathDocument):
-        del keys["ended"]
-        notes = {key: keys.pop(key) for key in _ONLY_IN_REPORTS}
-        if isinstance(document, ReportDocument):
-            keys |= notes
-    return keys
 
 
 def to_json_lines(document: Document) -> str:
