@@ -223,7 +223,7 @@ def test_pieces_are_traces_where_they_are_counted(fake: FakeJaeger) -> None:
     assert len(copied(again[7:9])[0]) == 4
 
 
-def test_pieces_are_hours_where_traces_are_not_counted(fake: FakeJaeger) -> None:
+def test_pieces_are_minutes_where_traces_are_not_counted(fake: FakeJaeger) -> None:
     hour = 3600 * S
     now = time.time_ns()
     fake.lines = foreign_traces(400, now - 9 * 24 * hour, 1800 * S // 100)
@@ -231,12 +231,15 @@ def test_pieces_are_hours_where_traces_are_not_counted(fake: FakeJaeger) -> None
     assert len(some) < 100
     assert {piece.expected for piece in some} == {None}
     assert len({piece.key for piece in some}) == len(some)
-    assert not some[0].final
-    assert some[-1].final
+    assert all(piece.final for piece in some)
     spans, ledger = copied(some)
     assert len(spans) == 800
     assert (ledger.duplicates, ledger.warnings) == (0, [])
     assert [piece.key for piece in pieces(fake, service="shop")[0]] == [piece.key for piece in some]
+    fake.lines += foreign_traces(1, now - 60 * S, S)
+    grown, _ = pieces(fake, service="shop")
+    assert not grown[0].final
+    assert [piece.key for piece in grown][-len(some) :] == [piece.key for piece in some]
 
 
 def test_pieces_of_a_run_are_what_reading_it_gives(fake: FakeJaeger) -> None:

@@ -33,7 +33,9 @@ from grademl_otel.analyzers.sources.servers.windows import Pace, Windows
 
 _SETTLED_NS: Final = 600 * S
 """A trace to which nothing was added for so long is taken to be finished."""
-_GRID_NS: Final = 3600 * S
+_HOUR_NS: Final = 3600 * S
+_PIECE_NS: Final = 300 * S
+"""What an interrupted copy may have to read again."""
 _EMPTY_BYTES: Final = 100
 """An answer of v1 without a trace is no longer."""
 
@@ -73,7 +75,7 @@ def pieces_of_search(reader: JaegerReader, selection: Selection, ledger: Ledger)
         some = reader.summaries(wanted, start, end, None)
         if some is None:
             ledger.warnings += reader.ledger.warnings
-            return iter(_hours(reader, list(reader.searches(selection)), start, end, now))
+            return iter(_times(reader, list(reader.searches(selection)), start, end, now))
         found += some
     ledger.warnings += reader.ledger.warnings
     counted = {one.trace_id: one for one in sorted(found, key=lambda one: (one.start, one.trace_id))}
@@ -119,49 +121,46 @@ class _ByTrace:
         return read
 
 
-def _hours(reader: JaegerReader, searches: Sequence[Search], start: int, end: int, now: int) -> list[Piece]:
-    """Return the hours from ``start`` to ``end``, the latest first, each cut to that time.
-
-    Days without a trace have none: an hour costs a search.
-    """
+def _times(reader: JaegerReader, searches: Sequence[Search], start: int, end: int, now: int) -> list[Piece]:
+    """Return ``start`` to ``end`` in pieces, the latest first; hours without a trace have none."""
     pieces = []
     many = len(searches) > 1
     for wanted in searches:
         pace = Pace(TRACES_PER_SEARCH)
-        for hour in _busy_hours(reader, wanted, start, end):
-            first, last = max(start, hour * _GRID_NS), min(end, (hour + 1) * _GRID_NS)
-            at = time.strftime("%Y-%m-%dT%H", time.gmtime(hour * _GRID_NS // S))
+        for begin in _busy_times(reader, wanted, start, end):
+            first, last = max(start, begin), min(end, begin + _PIECE_NS)
+            at = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(begin // S))
             key = f"{at} {wanted.service}" if many else at
-            read = _read_hour(reader, wanted, first, last, pace)
+            read = _read_time(reader, wanted, first, last, pace)
             pieces.append(Piece(key, last < now - _SETTLED_NS, None, read))
     return pieces
 
 
-def _busy_hours(reader: JaegerReader, wanted: Search, start: int, end: int) -> Iterator[int]:
-    """Yield the hours since 1970 of the last day, and of those days before that hold a trace."""
+def _busy_times(reader: JaegerReader, wanted: Search, start: int, end: int) -> Iterator[int]:
+    """Yield where the pieces of those hours begin that hold a trace, the latest first."""
 
     def any_in(first: int, last: int) -> bool:
-        answer = reader.api.search(wanted, first, last, 1)
+        answer = reader.api.search(wanted, max(start, first), min(end, last), 1)
         if answer is not None:
             answer.close()
         return answer is not None and answer.size > _EMPTY_BYTES
 
-    day = 24 * _GRID_NS
-    first, last = max(start, end - day), end
-    while True:
-        yield from range(last // _GRID_NS, first // _GRID_NS - 1, -1)
-        last = first // _GRID_NS * _GRID_NS - 1
-        while last > start and not any_in(max(start, last - day), last):
-            # Nothing in a day: is there anything before it?
+    day, last = 24 * _HOUR_NS, end
+    while last > start:
+        first = last // _HOUR_NS * _HOUR_NS
+        if any_in(first, last):
+            yield from range(last // _PIECE_NS * _PIECE_NS, first - 1, -_PIECE_NS)
+            last = first - 1
+            continue
+        last = first - 1
+        # Nothing in an hour: in a day, or before it?
+        while last > start and not any_in(last - day, last):
             if not any_in(start, last):
                 return
             last -= day
-        if last <= start:
-            return
-        first = max(start, last - day)
 
 
-def _read_hour(
+def _read_time(
     reader: JaegerReader, wanted: Search, start: int, end: int, pace: Pace
 ) -> Callable[[SpanBuilder, Ledger], None]:
     """Return what reads the traces of some time."""
