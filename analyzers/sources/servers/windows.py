@@ -23,6 +23,8 @@ _SPARSE: Final = 10
 _LARGEST_LIMIT: Final = 10_000
 _ANSWER_BYTES: Final = 16 << 20
 """What an answer should have: each search costs a server much, whatever it finds."""
+_NEAR: Final = 8
+"""The highest limit that a server allows is looked for to this part of it."""
 _ROWS: Final = 4
 """So many spans a trace in a full answer show that the limit is one of traces, not of rows."""
 
@@ -114,10 +116,13 @@ class Windows:
         careful = pace.fit is not None and at - start > 2 * pace.fit
         limit = pace.least if careful else pace.limit
         look, full = self._look(start, at, limit)
+        limit = min(limit, pace.limit)  # it may have been too high
         new = look.new
         if full and (shortest or not new):
             # Where nothing new comes, many traces may lie at one moment, and no shorter window helps.
-            more, full = self._insist(start, at, limit, _LARGEST_LIMIT if shortest else 4 * limit)
+            more, full = self._insist(
+                start, at, limit, _LARGEST_LIMIT if shortest else min(_LARGEST_LIMIT, 4 * limit)
+            )
             new += more
         if full and not shortest:
             pace.width = self._shorter(start, at, look, limit)
@@ -156,7 +161,9 @@ class Windows:
         try:
             look = self._ask(start, end, limit)
         except TooLarge:
-            if not self._pace.relent() and end - start <= self._finest:
+            if self._pace.relent():
+                return self._look(start, end, self._pace.limit)
+            if end - start <= self._finest:
                 raise
             return Look(0, 0), True
         except Unreachable:
@@ -169,20 +176,23 @@ class Windows:
 
     def _insist(self, start: int, end: int, limit: int, most: int) -> tuple[int, bool]:
         """Ask for up to ``most`` traces; return the number of new ones, and whether there may be more."""
-        found = 0
-        while limit < most:
-            limit = min(most, limit * 4, _LARGEST_LIMIT)
+        found, refused = 0, most + 1
+        while limit < refused - 1:
+            # Four times as many, and once that is refused, the middle of what is and what is not.
+            asked = min(most, limit * 4) if refused > most else (limit + refused) // 2
             try:
-                look = self._ask(start, end, limit)
+                look = self._ask(start, end, asked)
             except Unreachable:
                 raise
             except SourceError:  # more than the server allows
-                break
+                refused = asked
+                if refused - limit <= limit // _NEAR + 1:
+                    break
+                continue
             found += look.new
-            if look.new + look.again < limit:
+            if look.new + look.again < asked:
                 return found, False
-            if limit == _LARGEST_LIMIT:
-                break
+            limit = asked
         return found, True
 
     def _look_closer(self, start: int, end: int, look: Look, limit: int) -> int:
