@@ -25,7 +25,7 @@ from grademl_otel.analyzers.errors import (
 )
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.base import Piece, Progress, Selection, Source, no_progress
-from grademl_otel.analyzers.sources.containers import NotTelemetry
+from grademl_otel.analyzers.sources.files.containers import NotTelemetry
 
 _LINES: Final = 20
 """So many lines about what pieces lost are told; the copy has them all."""

@@ -14,7 +14,7 @@ from grademl_otel.analyzers.copy import is_copy
 from grademl_otel.analyzers.errors import MissingExtra, NothingFound, UsageError, without_secrets
 from grademl_otel.analyzers.sources.base import Source, SourceOptions
 from grademl_otel.analyzers.sources.credentials import from_environment, parse_headers
-from grademl_otel.analyzers.sources.files import FileSource
+from grademl_otel.analyzers.sources.files.source import FileSource
 
 SOURCE_VARIABLE: Final = "GRADEML_SOURCE"
 DEFAULT_STORE: Final = "grademl-runs"

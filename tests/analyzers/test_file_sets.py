@@ -23,17 +23,10 @@ from hypothesis import strategies as st
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
-from grademl_otel.analyzers.sources import (
-    Selection,
-    SourceOptions,
-    blocks,
-    compression,
-    growth,
-    open_source,
-    seams,
-)
+from grademl_otel.analyzers.sources import Selection, SourceOptions, open_source
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.metrics import read_metrics
+from grademl_otel.analyzers.sources.files import blocks, compression, growth, seams
+from grademl_otel.analyzers.sources.files.metrics import read_metrics
 from grademl_otel.analyzers.suggest import explain_source
 
 from ..support.every_format import collector_protobuf_zstd, framed, otlp_lines, otlp_protobuf, zstd
@@ -455,7 +448,7 @@ def test_a_document_of_metrics_may_be_long(tmp_path: Path) -> None:
 
 
 def test_reading_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grademl_otel.analyzers.sources import files
+    from grademl_otel.analyzers.sources.files import source as files
 
     monkeypatch.setattr(files, "_PROGRESS_S", 0)
     (tmp_path / "a.jsonl").write_bytes(otlp_lines(SPANS))

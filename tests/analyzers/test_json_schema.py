@@ -19,7 +19,7 @@ from grademl_otel.analyzers.errors import EXIT_SOURCE
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.reporting.document import CriticalPathDocument, to_dict, to_json
 from grademl_otel.analyzers.sources import Selection
-from grademl_otel.analyzers.sources.files import FileSource
+from grademl_otel.analyzers.sources.files.source import FileSource
 from tests.support.jaeger_cases import jaeger_document, many_traces
 from tests.support.synthetic import MS, US, Training, simulate
 

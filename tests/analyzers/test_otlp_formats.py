@@ -22,7 +22,7 @@ from grademl_otel.analyzers.errors import GrademlError, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
 from grademl_otel.analyzers.model.completeness import losses_of_reading
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.containers import read_blocks
+from grademl_otel.analyzers.sources.files.containers import read_blocks
 from grademl_otel.analyzers.sources.formats import otlp_proto, sniff, wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.forms import form_named

@@ -31,7 +31,7 @@ from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.sources import open_source
 from grademl_otel.analyzers.sources.base import Selection, SourceOptions
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.containers import read_blocks
+from grademl_otel.analyzers.sources.files.containers import read_blocks
 from grademl_otel.analyzers.sources.formats.decoding import gc_paused
 
 from ..support import every_format as formats

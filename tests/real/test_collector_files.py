@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from grademl_otel.analyzers.model.metrics import CUMULATIVE, DELTA, MetricPoints
 from grademl_otel.analyzers.sources import Selection, open_source
-from grademl_otel.analyzers.sources.compression import compression
-from grademl_otel.analyzers.sources.metrics import read_metrics
+from grademl_otel.analyzers.sources.files.compression import compression
+from grademl_otel.analyzers.sources.files.metrics import read_metrics
 
 from ..analyzers.test_every_format import expected, found, lossless, same
 from ..conftest import StartCollector

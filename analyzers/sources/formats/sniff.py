@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Final
 
-from grademl_otel.analyzers.sources.compression import ZSTD
+from grademl_otel.analyzers.sources.files.compression import ZSTD
 from grademl_otel.analyzers.sources.formats import wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 

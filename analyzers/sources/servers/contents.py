@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from grademl_otel.analyzers.sources.compression import Broken, expanded
+from grademl_otel.analyzers.sources.files.compression import Broken, expanded
 
 _OUTPUT: Final = 1 << 18
 

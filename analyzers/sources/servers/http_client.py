@@ -21,7 +21,7 @@ import urllib3
 
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.sources.base import SourceOptions
-from grademl_otel.analyzers.sources.compression import Broken
+from grademl_otel.analyzers.sources.files.compression import Broken
 from grademl_otel.analyzers.sources.servers import refusals
 from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.contents import unpacked

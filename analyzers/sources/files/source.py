@@ -18,12 +18,12 @@ from grademl_otel.analyzers.copy import is_copy
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
-from grademl_otel.analyzers.sources import paths, seams
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
-from grademl_otel.analyzers.sources.blocks import blocks_of
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.compression import peeked
-from grademl_otel.analyzers.sources.containers import NotTelemetry, read_blocks, unbroken
+from grademl_otel.analyzers.sources.files import paths, seams
+from grademl_otel.analyzers.sources.files.blocks import blocks_of
+from grademl_otel.analyzers.sources.files.compression import peeked
+from grademl_otel.analyzers.sources.files.containers import NotTelemetry, read_blocks, unbroken
 from grademl_otel.analyzers.sources.formats import sniff
 from grademl_otel.analyzers.sources.formats.decoding import gc_paused
 from grademl_otel.analyzers.sources.narrow import narrow, run_ids
@@ -77,7 +77,7 @@ class FileSource:
         return replace(telemetry, spans=spans)
 
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
-        from grademl_otel.analyzers.sources.growth import pieces_of
+        from grademl_otel.analyzers.sources.files.growth import pieces_of
 
         found: _Pieces = []
         series = list(chain.from_iterable(paths.groups(self.path, selection)))
@@ -93,7 +93,7 @@ class FileSource:
         return iter(found)
 
     def probe(self) -> Probe:
-        from grademl_otel.analyzers.sources.looks import probe_files
+        from grademl_otel.analyzers.sources.files.looks import probe_files
 
         return probe_files(self.path)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.compression import Broken, compression, expanded, peeked
+from grademl_otel.analyzers.sources.files.compression import Broken, compression, expanded, peeked
+from grademl_otel.analyzers.sources.files.paths import reason
 from grademl_otel.analyzers.sources.formats import documents, sniff, wire
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.sniff import Holds
-from grademl_otel.analyzers.sources.paths import reason
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.sources.formats.otlp_proto import TracesReader

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.sources import paths
+from grademl_otel.analyzers.sources.files import paths
 
 _BLOCK: Final = 1 << 18
 _PIPE_S: Final = 30

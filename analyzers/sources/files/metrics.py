@@ -13,11 +13,11 @@ import msgspec
 
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.metrics import MetricPoints
-from grademl_otel.analyzers.sources import paths
 from grademl_otel.analyzers.sources.base import Selection, Source
-from grademl_otel.analyzers.sources.blocks import blocks_of
-from grademl_otel.analyzers.sources.compression import peeked
-from grademl_otel.analyzers.sources.containers import (
+from grademl_otel.analyzers.sources.files import paths
+from grademl_otel.analyzers.sources.files.blocks import blocks_of
+from grademl_otel.analyzers.sources.files.compression import peeked
+from grademl_otel.analyzers.sources.files.containers import (
     ByteStream,
     Cut,
     delimited,
@@ -26,7 +26,7 @@ from grademl_otel.analyzers.sources.containers import (
     unbroken,
     unpacked,
 )
-from grademl_otel.analyzers.sources.files import FileSource
+from grademl_otel.analyzers.sources.files.source import FileSource
 from grademl_otel.analyzers.sources.formats import otlp_metrics, otlp_proto, sniff
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_paused
 from grademl_otel.analyzers.sources.formats.sniff import Holds

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.analyzers.errors import GrademlError
-from grademl_otel.analyzers.sources import paths
 from grademl_otel.analyzers.sources.base import Probe
-from grademl_otel.analyzers.sources.blocks import blocks_of, opened
-from grademl_otel.analyzers.sources.compression import compression, peeked
-from grademl_otel.analyzers.sources.containers import unbroken
+from grademl_otel.analyzers.sources.files import paths
+from grademl_otel.analyzers.sources.files.blocks import blocks_of, opened
+from grademl_otel.analyzers.sources.files.compression import compression, peeked
+from grademl_otel.analyzers.sources.files.containers import unbroken
 from grademl_otel.analyzers.sources.formats import sniff
 
 _SHOWN: Final = 20

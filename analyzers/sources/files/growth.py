@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.sources import paths
 from grademl_otel.analyzers.sources.base import Piece
-from grademl_otel.analyzers.sources.blocks import blocks_of, opened
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.compression import compression
-from grademl_otel.analyzers.sources.containers import NotTelemetry, read_blocks
+from grademl_otel.analyzers.sources.files import paths
+from grademl_otel.analyzers.sources.files.blocks import blocks_of, opened
+from grademl_otel.analyzers.sources.files.compression import compression
+from grademl_otel.analyzers.sources.files.containers import NotTelemetry, read_blocks
 from grademl_otel.analyzers.sources.formats import sniff
 from grademl_otel.analyzers.sources.formats.decoding import gc_paused
 
