@@ -206,15 +206,14 @@ def _placed(
     builder: SpanTarget,
 ) -> SpanBatch:
     """Return the batch with the resources that its processes are."""
-    index = {
-        key: _index(processes.get(key, _UNKNOWN), builder)
-        for key in {process for process in of_process if isinstance(process, str)}
-    }
+    # As a set first: nearly always all are keys, and few.
     try:
+        index = {key: _index(processes.get(key, _UNKNOWN), builder) for key in set(of_process)}  # type: ignore[arg-type]
         resource_ix = list(map(index.__getitem__, of_process))  # type: ignore[arg-type]
-    except (KeyError, TypeError):  # some have their process in them
+    except TypeError:  # some have their process in them
         resource_ix = [
-            index[process] if isinstance(process, str) else _index(process, builder) for process in of_process
+            _index(processes.get(one, _UNKNOWN) if isinstance(one, str) else one, builder)
+            for one in of_process
         ]
     return replace(batch, resource_ix=np.array(resource_ix, np.int32))
 
