@@ -209,7 +209,7 @@ def _placed(
     # As a set first: nearly always all are keys, and few.
     try:
         index = {key: _index(processes.get(key, _UNKNOWN), builder) for key in set(of_process)}  # type: ignore[arg-type]
-        resource_ix = list(map(index.__getitem__, of_process))  # type: ignore[arg-type]
+        resource_ix = list(map(index.__getitem__, of_process))
     except TypeError:  # some have their process in them
         resource_ix = [
             _index(processes.get(one, _UNKNOWN) if isinstance(one, str) else one, builder)
