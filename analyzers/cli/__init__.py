@@ -25,6 +25,7 @@ def main() -> NoReturn:
         print(f"grademl: {line}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        print("grademl: interrupted", file=sys.stderr)
         sys.exit(130)
     try:
         code = run(sys.argv[1:])

@@ -331,7 +331,7 @@ def test_the_local_runs_are_the_default(
     assert [run["run"] for run in document["runs"]] == [sim.training.run_id]
     grademl(["doctor"])
     text = capsys.readouterr().out
-    assert text.index("1 file of JSON") < text.index("recording here"), "it is a note on the source"
+    assert text.index("1 file of OTLP JSON") < text.index("recording here"), "it is a note on the source"
     monkeypatch.setenv("GRADEML_SOURCE", str(tmp_path / "here" / "grademl-runs"))
     assert doctor(capsys)[1]["here"] is None
 

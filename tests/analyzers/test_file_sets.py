@@ -29,7 +29,7 @@ from grademl_otel.analyzers.sources.files import blocks, compression, growth, se
 from grademl_otel.analyzers.sources.files.metrics import read_metrics
 from grademl_otel.analyzers.suggest import explain_source
 
-from ..support.every_format import collector_protobuf_zstd, framed, otlp_lines, otlp_protobuf, zstd
+from ..support.every_format import FORMATS, collector_protobuf_zstd, framed, otlp_lines, otlp_protobuf, zstd
 from ..support.truth import SPANS
 from .test_every_format import expected, found, same
 
@@ -323,6 +323,25 @@ def test_pieces_of_what_is_no_lines_are_whole_files(tmp_path: Path) -> None:
 
 # --- What doctor and metrics see --------------------------------------------------------------------------
 
+_CALLED = {
+    "OTLP JSON document": "OTLP JSON",
+    "OTLP JSON lines": "OTLP JSON",
+    "OTLP protobuf": "OTLP protobuf",
+    "Collector JSON zstd": "messages of the Collector's file exporter",
+    "Jaeger v3": "OTLP JSON",
+    "Jaeger v1": "Jaeger JSON",
+    "Jaeger traces": "Jaeger JSON",
+    "Tempo v1 JSON": "OTLP JSON",
+    "Tempo v2 protobuf": "Tempo's protobuf answer",
+    "Zipkin": "Zipkin JSON",
+}
+
+
+@pytest.mark.parametrize("name", _CALLED)
+def test_a_probe_calls_formats_by_their_names(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_bytes(FORMATS[name](SPANS))
+    assert open_source(str(tmp_path)).probe().notes == (f"1 file of {_CALLED[name]}",)
+
 
 def test_a_probe_tells_formats_and_faults_without_reading_spans(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(line(1) + line(2)[:-20])
@@ -334,7 +353,7 @@ def test_a_probe_tells_formats_and_faults_without_reading_spans(tmp_path: Path) 
     assert probe.kind == "files"
     assert probe.limits["files"] == "5"
     notes = "\n".join(probe.notes)
-    assert "JSON, gzip" in notes
+    assert "OTLP JSON, gzip" in notes
     assert "OTLP protobuf" in notes
     for words in ("a.jsonl: the last line is cut", "d.jsonl.gz: its gzip data", "e.jsonl: empty"):
         assert words in notes

@@ -13,10 +13,11 @@ from grademl_otel.analyzers.sources.files import paths
 from grademl_otel.analyzers.sources.files.blocks import blocks_of, opened
 from grademl_otel.analyzers.sources.files.compression import compression, peeked
 from grademl_otel.analyzers.sources.files.containers import unbroken
-from grademl_otel.analyzers.sources.formats import sniff
+from grademl_otel.analyzers.sources.formats import kinds, sniff
 
 _SHOWN: Final = 20
 _TAIL: Final = 4096
+_HEAD: Final = 4096
 
 
 def probe_files(where: str) -> Probe:
@@ -65,9 +66,11 @@ def _look(path: Path) -> tuple[str, list[str]]:
     if not size:
         return "nothing", ["empty so far"]
     faults: list[str] = []
-    head, _ = peeked(unbroken(blocks_of(path), faults), sniff.HEAD)
-    kind = sniff.holds(head)
-    what = kind.value if head else "nothing that can be read"
+    head, _ = peeked(unbroken(blocks_of(path), faults), _HEAD)
+    kind = sniff.holds(head[: sniff.HEAD])
+    what = kinds.called(head) if kind is sniff.Holds.TEXT else kind.value
+    if not head:
+        what = "nothing that can be read"
     looks = f"{what}, {packed}" if packed else what
     notable = list(faults)
     if (

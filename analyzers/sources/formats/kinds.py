@@ -44,6 +44,21 @@ _NONE_OF_THEM: Final = (
 )
 
 
+_SIGNS: Final = (
+    ("OTLP JSON", re.compile(rb'"(?:resource_?(?:[sS]pans|[mM]etrics|[lL]ogs)|batches)"')),
+    ("Jaeger JSON", re.compile(rb'"(?:traceID|spanID|processes)"')),
+    ("Zipkin JSON", re.compile(rb'"(?:localEndpoint|remoteEndpoint|parentId|timestamp|traceId)"')),
+    ("a profiler's JSON", re.compile(rb'"(?:traceEvents|ph|deviceProperties|displayTimeUnit)"')),
+)
+"""Keys that come early in each kind of document, and in no other before its own."""
+
+
+def called(head: bytes) -> str:
+    """Return what people call a document that begins with ``head``: its kind if that is seen, else JSON."""
+    found = [(match.start(), name) for name, sign in _SIGNS if (match := sign.search(head))]
+    return min(found)[1] if found else "JSON"
+
+
 def first_key(raw: bytes | msgspec.Raw) -> bytes:
     """Return the first key of an object, or of the first object of an array; b"" where there is none."""
     match = _FIRST_KEY.match(raw)
