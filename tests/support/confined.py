@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +32,21 @@ except GrademlError as error:
 """Reads SOURCE with no document larger than BYTES."""
 
 
+_BETWEEN: Final = """
+import os, resource, sys
+memory, told = int(sys.argv[1]), int(sys.argv[2])
+child = os.fork()
+if child == 0:
+    os.set_inheritable(told, False)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    os.execv(sys.executable, [sys.executable, "-c", *sys.argv[3:]])
+_, status, usage = os.wait4(child, 0)
+os.write(told, b"%d %d" % (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
+"""
+"""A process between: what one has at most begins with what the process had that it was forked from, and that
+of the tests is large."""
+
+
 @dataclass(frozen=True)
 class Ended:
     code: int
@@ -54,35 +69,37 @@ def confined(
     Raises TimeoutExpired when it does not end in time; it is dead then.
     """
 
-    def bound() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
     # Threads of numerical libraries map memory each; OPENBLAS asks for 30 MB a core.
     environ = {**clean_environ(folder), "OPENBLAS_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        told, telling = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
+            [sys.executable, "-S", "-c", _BETWEEN, str(memory), str(telling), program, *arguments],
             cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=err,
-            preexec_fn=bound,
+            pass_fds=[telling],
+            start_new_session=True,
         )
+        os.close(telling)
         assert process.stdin is not None
         feeder = threading.Thread(target=_feed, args=(process.stdin, fed))
         feeder.start()
-        killer = threading.Timer(timeout_s, process.kill)
+        killer = threading.Timer(timeout_s, os.killpg, (process.pid, signal.SIGKILL))
         killer.start()
         try:
-            _, status, usage = os.wait4(process.pid, 0)
+            with open(told, "rb") as end:
+                words = end.read().split()
+            process.wait()
         finally:
             killer.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
         feeder.join()
-        if process.returncode == -9:
+        if not words:
             raise subprocess.TimeoutExpired(list(arguments), timeout_s)
-        return Ended(process.returncode, _text(out), _text(err), usage.ru_maxrss * 1024)
+        code, peak = map(int, words)
+        return Ended(code, _text(out), _text(err), peak)
 
 
 def _feed(stdin: IO[bytes], fed: Iterable[bytes]) -> None:
