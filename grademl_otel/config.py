@@ -84,7 +84,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
 )
 """The one table of our variables; docs/configuration.md is written from it."""
 
-READ_ELSEWHERE: Final = ("GRADEML_SOURCE", "GRADEML_HEADERS")
+READ_ELSEWHERE: Final = (
+    "GRADEML_SOURCE", "GRADEML_HEADERS", "GRADEML_USER",
+    "GRADEML_CA", "GRADEML_CLIENT_CERT", "GRADEML_CLIENT_KEY",
+)  # fmt: skip
 """What the analyzer reads: no typing errors where a program is recorded."""
 _FAMILIES_ELSEWHERE: Final = ("GRADEML_COLLECTOR_", "GRADEML_JAEGER_", "GRADEML_TEST_", "GRADEML_WRITE_")
 _PREFIX: Final = "GRADEML_"
