@@ -135,6 +135,7 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
     ),
     "pull": lambda folder, extent: sources.pull(folder, max(20, extent.traces * 3 // 10)),
 }
+_READING = ("read", "pull")
 
 
 def main() -> int:
@@ -144,8 +145,9 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true", help="leave the pages in docs/ as they are")
     arguments = parser.parse_args()
     extent = QUICK if arguments.quick else FULL
-    results = [tables.heading(" ".join(["python -m benchmarks", *sys.argv[1:]]))]
-    print(results[0], flush=True)
+    heading = tables.heading(" ".join(["python -m benchmarks", *sys.argv[1:]]))
+    results: dict[tuple[str, str], list[str]] = {}
+    print(heading, flush=True)
     began = time.monotonic()
     # Relays of its runs still work in the folder for some seconds.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -153,11 +155,13 @@ def main() -> int:
             if arguments.no_write and extent.plot is not None:
                 extent = replace(extent, plot=Path(folder) / sources.PLOT.name)
             for table in PARTS[name](Path(folder) / name, extent):
-                results.append(table.to_markdown())
-                print(results[-1], flush=True)
+                place = tables.READING if name in _READING else (tables.BEGIN, tables.END)
+                results.setdefault(place, [heading]).append(table.to_markdown())
+                print(results[place][-1], flush=True)
             print(f"<!-- {name} done after {time.monotonic() - began:.0f} s -->\n", flush=True)
     if not arguments.no_write:
-        tables.write("\n".join(results))
+        for place, texts in results.items():
+            tables.write("\n".join(texts), marks=place)
     return 0
 
 

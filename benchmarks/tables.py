@@ -16,6 +16,8 @@ from benchmarks.interleaved import Compared, Spread
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "costs.md"
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
+READING = ("<!-- reading -->", "<!-- end of reading -->")
+"""Lines between which results of reading stand: what measures the one leaves the other as it is."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,11 @@ def _processor() -> str:
     return found.group(1).strip() if found else platform.processor() or "processor unknown"
 
 
-def write(results: str, page: Path = PAGE) -> None:
-    """Put ``results`` between the markers of ``page``; raises ValueError where it has not one of each."""
+def write(results: str, page: Path = PAGE, marks: tuple[str, str] = (BEGIN, END)) -> None:
+    """Put ``results`` between the ``marks`` of ``page``; raises ValueError where it has not one of each."""
+    begin, end = marks
     text = page.read_text("utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"{page} needs one line {BEGIN} and after it one line {END}")
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    page.write_text(f"{before}{BEGIN}\n\n{results.strip()}\n\n{after}", "utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"{page} needs one line {begin} and after it one line {end}")
+    before, after = text[: text.index(begin)], text[text.index(end) :]
+    page.write_text(f"{before}{begin}\n\n{results.strip()}\n\n{after}", "utf-8")

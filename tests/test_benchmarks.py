@@ -53,7 +53,15 @@ def test_a_row_is_as_wide_as_the_head() -> None:
 
 def test_the_page_of_this_repository_has_a_place_for_them() -> None:
     text = tables.PAGE.read_text("utf-8")
-    assert text.count(BEGIN) == text.count(END) == 1
+    for mark in (BEGIN, END, *tables.READING):
+        assert text.count(mark) == 1
+
+
+def test_results_of_reading_leave_the_others(tmp_path: Path) -> None:
+    page = tmp_path / "costs.md"
+    page.write_text(PAGE + "\n".join(tables.READING))
+    tables.write("read", page, tables.READING)
+    assert page.read_text() == PAGE + "\n\nread\n\n".join(tables.READING)
 
 
 def test_each_way_has_its_turn_in_each_round() -> None:
