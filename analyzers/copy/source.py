@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from grademl_otel.analyzers.copy.contents import Contents, read_contents
 from grademl_otel.analyzers.copy.ledgers import merged
 from grademl_otel.analyzers.copy.manifest import CopiedFile
-from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
 from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
-from grademl_otel.analyzers.sources.narrow import narrow, run_ids
+from grademl_otel.analyzers.sources.narrow import narrow, selected
 from grademl_otel.analyzers.units import count, size
 
 if TYPE_CHECKING:
@@ -43,13 +43,7 @@ class CopySource:
         return Listing(runs, sorted(foreign_services(telemetry)), telemetry.ledger.warnings)
 
     def read(self, selection: Selection) -> Telemetry:
-        telemetry = self._load()
-        spans = narrow(telemetry.spans, selection)
-        if not len(spans):
-            raise NothingFound(f"{self.path}: no span in it matches; see `grademl runs {self.path}`")
-        if selection.run_id is not None and len(run_ids(spans)) > 1:
-            raise UsageError(f"{self.path}: several runs begin with {selection.run_id}; give more of the id")
-        return replace(telemetry, spans=spans)
+        return selected(self._load(), selection)
 
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
         """Yield the files of the copy; ``selection`` is for who reads them."""

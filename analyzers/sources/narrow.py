@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import ORPHAN, IntArray, SpanColumns
+from grademl_otel.analyzers.errors import NothingFound, UsageError
+from grademl_otel.analyzers.model.columns import ORPHAN, IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.sources.base import Selection
 
 _MASK64 = 2**64 - 1
@@ -29,6 +30,24 @@ _PLAIN = (
     "scope_ix",
 )
 """Columns of which those of the spans are all that is taken."""
+
+
+def selected(telemetry: Telemetry, selection: Selection) -> Telemetry:
+    """Return what of a file or a copy ``selection`` asks for.
+
+    Raises NothingFound when that is nothing, and UsageError when it is more than one run.
+    """
+    spans, where = narrow(telemetry.spans, selection), telemetry.uri
+    if not len(spans):
+        raise NothingFound(f"{where}: no span in it matches; see `grademl runs {where}`")
+    if selection.run_id is not None and len(run_ids(spans)) > 1:
+        raise ambiguous(where, selection.run_id)
+    return replace(telemetry, spans=spans)
+
+
+def ambiguous(where: str, prefix: str) -> UsageError:
+    """Return the error of a run id of which too little was given."""
+    return UsageError(f"{where}: several runs begin with {prefix}; give more of the id")
 
 
 def narrow(spans: SpanColumns, selection: Selection) -> SpanColumns:

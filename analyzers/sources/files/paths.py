@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.sources.base import Selection
+from grademl_otel.analyzers.sources.narrow import ambiguous
 
 TRACES: Final = "traces.jsonl"
 METRICS: Final = "metrics.jsonl"
@@ -96,11 +97,6 @@ def _selected(
     if len({_run_id(folder) for folder in named}) > 1:
         raise ambiguous(where, selection.run_id)
     return (named, []) if named else (folders, loose)
-
-
-def ambiguous(where: str, prefix: str) -> UsageError:
-    """Return the error for a part of a run id that is not enough."""
-    return UsageError(f"{where}: several runs begin with {prefix}; give more of the id")
 
 
 def _run_id(folder: Path) -> str:

@@ -26,7 +26,7 @@ from grademl_otel.analyzers.sources.files.compression import peeked
 from grademl_otel.analyzers.sources.files.containers import NotTelemetry, read_blocks, unbroken
 from grademl_otel.analyzers.sources.formats import sniff
 from grademl_otel.analyzers.sources.formats.decoding import gc_paused
-from grademl_otel.analyzers.sources.narrow import narrow, run_ids
+from grademl_otel.analyzers.sources.narrow import selected
 
 _PROGRESS_S: Final = 0.25
 
@@ -68,13 +68,7 @@ class FileSource:
 
     def read(self, selection: Selection) -> Telemetry:
         series = list(chain.from_iterable(paths.groups(self.path, selection)))
-        telemetry = _load(self.path, series, self.options)
-        spans = narrow(telemetry.spans, selection)
-        if not len(spans):
-            raise NothingFound(f"{self.path}: no span in it matches; see `grademl runs {self.path}`")
-        if selection.run_id is not None and len(run_ids(spans)) > 1:
-            raise paths.ambiguous(self.path, selection.run_id)
-        return replace(telemetry, spans=spans)
+        return selected(_load(self.path, series, self.options), selection)
 
     def pieces(self, selection: Selection, ledger: Ledger) -> Iterator[Piece]:
         from grademl_otel.analyzers.sources.files.growth import pieces_of
