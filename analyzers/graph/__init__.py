@@ -14,7 +14,7 @@ from grademl_otel.analyzers.graph.budget import (
     step_breakdown,
 )
 from grademl_otel.analyzers.graph.events import EDGE_KINDS, EventGraph, event_graph, path_graph, to_networkx
-from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section
+from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section, Sections
 from grademl_otel.analyzers.graph.run_path import run_path, step_path
 from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
@@ -35,6 +35,7 @@ __all__ = [
     "PhaseOfStep",
     "Quantiles",
     "Section",
+    "Sections",
     "SpanTree",
     "StepBreakdown",
     "SummaryRow",

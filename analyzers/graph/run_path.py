@@ -35,6 +35,7 @@ from grademl_otel.analyzers.graph.path import (
     EnteredBy,
     Path,
     Section,
+    Sections,
     kind_of,
 )
 from grademl_otel.analyzers.model.facts import Run
@@ -73,14 +74,14 @@ def step_path(run: Run, rank: int, step: int) -> Path:
         raise LookupError(f"no training step {step} of rank {rank}; recorded: {there}")
     pieces = np.flatnonzero(found.main.row == rows[0])
     if not len(pieces):
-        return Path(int(steps.start[rows[0]]), int(steps.start[rows[0]]), ())
+        return Path(int(steps.start[rows[0]]), int(steps.start[rows[0]]), Sections.of([]))
     low, high = int(found.main.start[pieces[0]]), int(found.main.end[pieces[-1]])
     return _Walk(run, found, rank, low, high).path()
 
 
 def _without_lanes(start: int, end: int) -> Path:
     gap = Section(start, end, UNTRACED, GAP, None, _MAIN, None, None, None, _PROGRAM)
-    return Path(start, end, (gap,) if end > start else ())
+    return Path(start, end, Sections.of([gap] if end > start else []))
 
 
 @dataclass
@@ -111,7 +112,7 @@ class _Walk:
         while place.cursor > self._low:
             place = self._main(place) if place.item is None else self._worker(place, place.item)
         self._sections.reverse()
-        return Path(self._low, self._high, tuple(self._sections))
+        return Path(self._low, self._high, Sections.of(self._sections))
 
     # --- the main lane ------------------------------------------------------------------------------------
 

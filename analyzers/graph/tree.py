@@ -25,6 +25,7 @@ from grademl_otel.analyzers.graph.path import (
     EnteredBy,
     Path,
     Section,
+    Sections,
     kind_of,
 )
 from grademl_otel.analyzers.graph.siblings import Piece, Siblings
@@ -104,7 +105,7 @@ class _Walk:
     def path(self) -> Path:
         self._go_back()
         self._sections.reverse()
-        sections = tuple(self._sections)
+        sections = Sections.of(self._sections)
         return Path(self._start, self._end, sections, self._siblings.clipped_ns, self._siblings.overlap_ns)
 
     def _go_back(self) -> None:
