@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event graph as a schedule: when everything would happen if some activities took longer or shorter.
+
+Every event, the start or the end of an activity or a moment of it that others waited for, comes as soon as
+all that it waits for has come, each by its *lag* later:
+
+* within an activity the lag is its length, or the part of it between two moments;
+* of what a start waited for, the latest bound it: that keeps the time between the two as its lag, and so do
+  all others of the same instant; the rest may come as late as the start itself (lag 0);
+* the end of a wait is bound by the latest of its edges that came after it began; the wait's *own* length is
+  what it took after that, its takeover, and it takes that again after whatever comes last, its start among
+  it. A wait that no edge explains has nothing else to go by: all of its length is its own. What an edge tells
+  of an end holds for the moments after it, too, whatever the activity is;
+* an event that waited for nothing known stays where it was.
+
+So waits are outcomes, never inputs, and with the lengths as observed every event comes exactly when it did.
+Slack and drag are those of the critical path method (Kelley and Walker, 1959; Devaux, 1999), in integers and
+in one pass over the events that waited for more than the one before them. Neither says what a change gains:
+a shorter activity moves no bound of a queue, and no choice that was made by who came first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.graph.moments import Events, possible, window
+from grademl_otel.analyzers.model.columns import IntArray
+
+MOST_JOINS: Final = 300_000
+"""Constraints up to which a summary asks for slack and drag, see `Schedule.joins`: about 0.1 s a pass."""
+
+_FAR: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Constraints between the events of a graph; see the module. All times in ns."""
+
+    graph: EventGraph
+    """Of the window: activities cut to it, without those outside; only edges that do not contradict times."""
+    kept: IntArray
+    """For each of its activities the place in the graph that it was made of."""
+    lengths: IntArray
+    """Of each activity what is its own: after the latest edge that its end waited for, else all of it."""
+    unexplained: BoolArray
+    """Waits that no edge explains: their length is kept, as nothing tells what it depends on."""
+    _events: Events
+    _since: IntArray
+    """For each event the time since the latest edge to the end of its activity, else since its start."""
+    _tail: BoolArray
+    """Whether that is part of the activity's own length, and not of the time before a later edge."""
+    _before: IntArray
+    """For each start the lag after the end before it in the lane, -1 where there is none; else 0."""
+    _lag: IntArray
+    """Of each edge to a start."""
+    _heads: IntArray
+    """Events that wait for something in another lane, or for nothing, in an order in which they can come."""
+    _base: IntArray
+    """For each event the number in ``_heads`` of the last one at or before it in its lane."""
+
+    @classmethod
+    def of(cls, graph: EventGraph, low: int, high: int) -> Schedule:
+        """Return the schedule of ``graph`` in ``[low, high)``; edges that contradict times do not count."""
+        graph, kept = window(graph, low, high)
+        graph, events, level = possible(graph, Events.of(graph))
+        edges, time = graph.edges, events.time
+        came = time[events.source]
+
+        # Of an end, or a moment: the latest edge to it that came after the start.
+        explains = edges.to_end & (came > graph.start[edges.target])
+        latest = np.full(len(time), -_FAR, np.int64)
+        latest[events.first] = graph.start
+        np.maximum.at(latest, events.target[explains], came[explains])
+        latest = _latest_within(latest, events)
+        since = time - latest
+        lengths = since[events.last]
+        tail = latest == latest[events.last][events.activity]
+        explained = np.zeros(len(graph), bool)
+        explained[edges.target[explains]] = True
+
+        # Of a start: the latest of its edges and the end before it binds.
+        follows = np.zeros(len(graph), bool)
+        follows[1:] = graph.lane[1:] == graph.lane[:-1]
+        ended = np.where(follows, np.roll(graph.end, 1), -_FAR)
+        bound = ended.copy()
+        starts = ~edges.to_end
+        np.maximum.at(bound, edges.target[starts], came[starts])
+        lag = np.where(starts & (came == bound[edges.target]), time[events.target] - came, 0)
+        before = np.zeros(len(time), np.int64)
+        before[events.first] = np.where(follows, np.where(ended == bound, graph.start - ended, 0), -1)
+
+        is_head = before < 0
+        is_head[events.target] = True
+        number = np.cumsum(is_head) - 1
+        heads = np.flatnonzero(is_head)
+        order = np.lexsort((level[heads], time[heads]))
+        place = np.empty(len(heads), np.int64)
+        place[order] = np.arange(len(heads))
+        return cls(
+            graph, kept, lengths, graph.waits & ~explained, events, since, tail, before, lag,
+            heads[order], place[number],
+        )  # fmt: skip
+
+    @property
+    def end(self) -> int:
+        """When the last activity ended; 0 without any."""
+        return int(self.graph.end.max(initial=0))
+
+    @property
+    def joins(self) -> int:
+        """How many constraints are more than the order within a lane: what a pass costs."""
+        return len(self._heads) + len(self.graph.edges)
+
+    def forward(self, lengths: IntArray | None = None) -> IntArray:
+        """Return when each activity ends, with these ``lengths``; by default exactly when it did."""
+        events, heads = self._events, self._heads
+        entry, since = self._entries(lengths)
+        offset = self._offsets(entry)
+        source, target, lag = self._every(entry, since)
+        target = self._number()[target]
+        order = np.argsort(target, kind="stable")
+        limits = np.searchsorted(target[order], np.arange(len(heads) + 1)).tolist()
+        sources, lags = self._base[source][order].tolist(), (offset[source] + lag)[order].tolist()
+        waits = np.zeros(len(heads), bool)
+        waits[target] = True
+        came = np.where(waits, -_FAR, events.time[heads]).tolist()
+        for head in np.flatnonzero(waits).tolist():
+            latest = came[head]
+            for at in range(limits[head], limits[head + 1]):
+                moment = came[sources[at]] + lags[at]
+                if moment > latest:
+                    latest = moment
+            came[head] = latest
+        ends: IntArray = (np.array(came, np.int64)[self._base] + offset)[events.last]
+        return ends
+
+    def slack(self) -> IntArray:
+        """Return how much later each activity may end without moving the end of the whole, in ns.
+
+        So may the moments of it that others wait for. 0 on the critical path. All else stays as it was: the
+        slack of two activities is not theirs together.
+        """
+        events, heads, time = self._events, self._heads, self._events.time
+        if not len(self.graph):
+            return self.lengths
+        source, target, lag = self._every(*self._entries(None))
+        spare = time[target] - time[source] - lag
+        number = self._number()[target]
+        closes = events.last[np.append(self.graph.lane[1:] != self.graph.lane[:-1], True)]
+        final = np.full(len(heads), _FAR, np.int64)
+        np.minimum.at(final, self._base[closes], self.end - time[closes])
+        order = np.argsort(self._base[source], kind="stable")
+        limits = np.searchsorted(self._base[source][order], np.arange(len(heads) + 1)).tolist()
+        after, spares, slack = number[order].tolist(), spare[order].tolist(), final.tolist()
+        for head in range(len(heads) - 1, -1, -1):
+            least = slack[head]
+            for at in range(limits[head], limits[head + 1]):
+                here = slack[after[at]] + spares[at]
+                if here < least:
+                    least = here
+            slack[head] = least
+        # Of one event: the least of what leaves there, or later before the next head of the lane.
+        leaves = np.full(len(time), _FAR, np.int64)
+        leaves[closes] = self.end - time[closes]
+        np.minimum.at(leaves, source, np.array(slack, np.int64)[number] + spare)
+        every = _least_ahead(leaves, self._base)
+        every[events.first] = _FAR  # a start does not depend on how long its activity takes
+        least_of: IntArray = np.minimum.reduceat(every, events.first)
+        return least_of
+
+    def drag(self, mask: BoolArray) -> int:
+        """Return how much earlier the whole would end if the activities of ``mask`` took no time."""
+        return self.end - int(self.forward(np.where(mask, 0, self.lengths)).max(initial=0))
+
+    def activities_at(self, lane: IntArray, moment: IntArray) -> IntArray:
+        """Return for each moment in a lane the activity that contains it; -1 where there is none."""
+        graph = self.graph
+        order = np.lexsort((np.concatenate([graph.start, moment]), np.concatenate([graph.lane, lane])))
+        # Equal keys keep their order: an activity comes before the moment that is its start.
+        count = len(self.graph)
+        seen = np.maximum.accumulate(np.where(order < count, order, -1))
+        at = np.empty(len(order), np.int64)
+        at[order] = seen
+        found = at[count:]
+        if not count:
+            return found
+        there = (found >= 0) & (self.graph.lane[found] == lane) & (moment < self.graph.end[found])
+        return np.where(there, found, -1)
+
+    def _entries(self, lengths: IntArray | None) -> tuple[IntArray, IntArray]:
+        """Return for each event, with ``lengths``, the lag after the one before it, and `_since`."""
+        events, since = self._events, self._since
+        if lengths is not None and (changed := lengths != self.lengths).any():
+            since = since.copy()
+            scaled = np.flatnonzero(changed[events.activity] & self._tail)
+            scaled = scaled[since[scaled] > 0]
+            of = events.activity[scaled]
+            rows = zip(since[scaled].tolist(), lengths[of].tolist(), self.lengths[of].tolist(), strict=True)
+            since[scaled] = [passed * long // full for passed, long, full in rows]  # may exceed 64 bits
+        entry = np.zeros(len(events.time), np.int64)
+        entry[1:] = since[1:] - since[:-1]
+        edges = self.graph.edges
+        ended = events.target[edges.to_end & (edges.at > self.graph.start[edges.target])]
+        entry[ended] = since[ended]
+        entry[events.first] = np.maximum(self._before[events.first], 0)
+        return entry, since
+
+    def _offsets(self, entry: IntArray) -> IntArray:
+        """Return for each event the time since the last head at or before it in its lane."""
+        summed = np.cumsum(entry)
+        offset: IntArray = summed - summed[self._heads[self._base]]
+        return offset
+
+    def _every(self, entry: IntArray, since: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return all that heads wait for: (event, the head, lag), from what `_entries` returns."""
+        events = self._events
+        follow = self._heads[self._before[self._heads] >= 0]
+        lag = np.where(self.graph.edges.to_end, since[events.target], self._lag)
+        return (
+            np.concatenate([events.source, follow - 1]),
+            np.concatenate([events.target, follow]),
+            np.concatenate([lag, entry[follow]]),
+        )
+
+    def _number(self) -> IntArray:
+        number = np.full(len(self._events.time), -1, np.int64)
+        number[self._heads] = np.arange(len(self._heads))
+        return number
+
+
+def _latest_within(latest: IntArray, events: Events) -> IntArray:
+    """Return the running maximum of ``latest`` within each activity; at its start stands its start."""
+    known, rank = np.unique(latest, return_inverse=True)
+    shifted = rank.reshape(-1) + events.activity * len(known)
+    running: IntArray = known[np.maximum.accumulate(shifted) - events.activity * len(known)]
+    return running
+
+
+def _least_ahead(values: IntArray, block: IntArray) -> IntArray:
+    """Return for each place the least of ``values`` from there to the end of its run of equal ``block``."""
+    known, rank = np.unique(values, return_inverse=True)
+    rank = rank.reshape(-1)[::-1]
+    runs = np.zeros(len(block), np.int64)
+    runs[1:] = block[::-1][1:] != block[::-1][:-1]
+    shifted = rank - np.cumsum(runs) * (len(known) + 1)
+    least: IntArray = known[(np.minimum.accumulate(shifted) + np.cumsum(runs) * (len(known) + 1))[::-1]]
+    return least
