@@ -123,7 +123,9 @@ class TestSlackAndDrag:
 
     def test_nothing_has_no_slack_and_no_drag(self) -> None:
         found = schedule([])
-        assert found.slack().tolist() == [] and found.drag(np.zeros(0, bool)) == 0 and found.end == 0
+        assert found.slack().tolist() == []
+        assert found.drag(np.zeros(0, bool)) == 0
+        assert found.end == 0
 
     def test_activities_are_found_by_lane_and_moment(self) -> None:
         found = schedule([(0, 0, 10, False), (0, 12, 20, False), (1, 5, 9, False)])
