@@ -234,7 +234,7 @@ class Walker:
 
 
 def _view(values: Any) -> Any:
-    return memoryview(np.ascontiguousarray(values))
+    return np.ascontiguousarray(values).data
 
 
 def _keys(edges: Edges) -> IntArray:
