@@ -109,7 +109,7 @@ class _Spans:
         lanes = self._lanes()
         # What has no end encloses nothing; it is put at the place where it began.
         ends = np.where(self._known, self._end, self._start)
-        order, parent, crossings = nested(self._place, self._start, ends)
+        order, parent, crossings, _ = nested(self._place, self._start, ends)
         if crossings:
             what = "1 event" if crossings == 1 else f"{crossings:,} events"
             ledger.warnings.append(

@@ -3,21 +3,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from grademl_otel.analyzers.model.raw import IntArray
 
 
-def nested(lane: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray, int]:
-    """Return (order, parent, crossings) of intervals that may enclose each other within their lane.
+class Nesting(NamedTuple):
+    """How intervals enclose each other within their lanes; see `nested`."""
 
-    ``order`` sorts them by lane, start, and at equal starts the longer first; of equal intervals the one
-    given first encloses the others. ``parent`` is for each, as given, the innermost that encloses it (an
-    interval encloses what ends with it), -1 for none. Of two that cross, neither is the other's parent;
-    ``crossings`` counts the intervals that begin in another of their lane and end after it.
-    """
+    order: IntArray
+    """Sorts them by lane, start, and at equal starts the longer first; of equal ones the one given first."""
+    parent: IntArray
+    """For each, as given, the innermost that encloses it (an interval encloses what ends with it), or -1."""
+    crossings: int
+    """How many begin in another of their lane and end after it."""
+    until: IntArray
+    """Their ends; of those that others cross, where the first of these begins: so they nest or are apart."""
+
+
+def nested(lane: IntArray, start: IntArray, end: IntArray) -> Nesting:
+    """Return how intervals of lanes enclose each other. Of two that cross, neither is the other's parent."""
     order = np.lexsort((-end, start, lane))
     parent = np.full(len(order), -1, np.int64)
+    until: IntArray = end.copy()
     crossings = 0
     above: list[int] = []
     ends: list[int] = []
@@ -32,7 +42,9 @@ def nested(lane: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, In
         crosses = False
         while ends and ends[-1] < stop:
             # What ends before this one ends encloses nothing that is to come and that this one does not.
-            crosses = crosses or ends[-1] > begin
+            if ends[-1] > begin:
+                crosses = True
+                until[above[-1]] = begin
             ends.pop()
             above.pop()
         crossings += crosses
@@ -40,4 +52,4 @@ def nested(lane: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, In
         above.append(ix)
         ends.append(stop)
     parent[order] = found
-    return order, parent, crossings
+    return Nesting(order, parent, crossings, until)
