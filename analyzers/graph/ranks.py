@@ -10,22 +10,19 @@ that holds one: who is slow waits least. Three things tell how late a rank was i
   every step. What made a rank late after it cannot be seen there. It tells nothing where that is another one
   for some ranks, as for the stages of a pipeline: then some come first by design.
 * ``backward``: where none was recorded in backward, but that ends on all ranks at the same time, it holds one
-  (before PyTorch has hooks of process groups, nobody is told of those that it issues). When each rank began
-  it shows who was late before; who was late within cannot be seen.
+  (see `barrier`). Who began it last was late before; who was late within cannot be seen.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
+from grademl_otel.analyzers.graph.barrier import TOGETHER, barriers_of, same_steps
 from grademl_otel.analyzers.graph.budget import steady_rows
 from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 from grademl_otel.analyzers.graph.main_lane import NAMES
@@ -34,21 +31,10 @@ from grademl_otel.analyzers.model.collectives import Collectives
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
-BoolArray = npt.NDArray[np.bool_]
-
 COLLECTIVES: Final = "collectives"
 FIRST_COLLECTIVE: Final = "first collective"
 BACKWARD: Final = "backward"
 
-_VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_HOOKS: Final = (2, 15)
-"""Version of PyTorch from which on process groups are known to have hooks."""
-_TOGETHER: Final = 0.95
-"""Part of the steps in which backward must end on all ranks at the same time to hold a barrier, or in which
-their first collective must be the same."""
-_TOGETHER_SHARE: Final = 0.05
-_TOGETHER_NS: Final = 1_000_000
-"""What "at the same time" allows: this part of the step, and at least so much."""
 _COMMUNICATION: Final = (
     RANKS_WAIT,
     COLLECTIVE_TRANSFER,
@@ -121,24 +107,20 @@ def compare_ranks(run: Run) -> list[Comparison]:
     met = (counts > 0).all(axis=1)
     if met.any() and _first_is_the_same(found.collectives, rows):
         first = run.steps.first[semconv.COLLECTIVE][rows[met]]
-        comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, shift))
-    if not _seen_in_backward(run, found, counts):
-        begun = _implicit_barrier(run, rows, shift)
-        if begun is not None:
-            comparisons.append(_by_arrivals(run, found, BACKWARD, step, rows, begun, shift))
+        came = first - shift
+        late = came - came.min(axis=1, keepdims=True)
+        comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, late))
+    barriers = barriers_of(run, step, rows)
+    if barriers is not None:
+        comparisons.append(
+            _by_arrivals(run, found, BACKWARD, barriers.step, barriers.rows, barriers.begun, barriers.late)
+        )
     return comparisons
 
 
 def common_steps(run: Run) -> tuple[IntArray, IntArray]:
     """Return the steady steps that all ranks have, and a matrix of their rows: [step, rank]."""
-    per_rank = [steady_rows(run, rank) for rank in run.ranks]
-    numbers = [run.steps.step[rows] for rows in per_rank]
-    step: IntArray = reduce(np.intersect1d, numbers)
-    columns = []
-    for rows, own in zip(per_rank, numbers, strict=True):
-        order = np.argsort(own, kind="stable")
-        columns.append(rows[order[np.searchsorted(own[order], step)]] if len(step) else rows[:0])
-    return step, np.stack(columns, axis=1)
+    return same_steps(run, [steady_rows(run, rank) for rank in run.ranks])
 
 
 def _by_waits(run: Run, found: Activities, step: IntArray, rows: IntArray) -> Comparison:
@@ -196,7 +178,7 @@ def _first_is_the_same(found: Collectives, rows: IntArray) -> bool:
     keys[cell] = np.where(between, found.rank[first] + (1 << 62), found.key[first])
     firsts = keys.reshape(rows.shape)
     detailed = firsts[(firsts >= 0).all(axis=1)]
-    return not len(detailed) or bool((detailed == detailed[:, :1]).all(axis=1).mean() >= _TOGETHER)
+    return not len(detailed) or bool((detailed == detailed[:, :1]).all(axis=1).mean() >= TOGETHER)
 
 
 def _by_arrivals(
@@ -206,51 +188,11 @@ def _by_arrivals(
     step: IntArray,
     rows: IntArray,
     arrived: IntArray,
-    shift: IntArray,
+    late: IntArray,
 ) -> Comparison:
     own, _, _ = _spent(run, found, rows, arrived)
-    aligned = arrived - shift
-    return Comparison(
-        source, run.ranks, step, aligned - aligned.min(axis=1, keepdims=True),
-        run.steps.end[rows] - run.steps.start[rows], own, None, None, None,
-    )  # fmt: skip
-
-
-def _seen_in_backward(run: Run, found: Activities, counts: IntArray) -> bool:
-    """Whether collectives that backward issues would have been recorded, or were."""
-    if counts.any() and all(_has_hooks(resource) for resource in _resources(run)):
-        return True
-    steps, inside = run.steps, found.collectives.row >= 0
-    row, issue = found.collectives.row[inside], found.collectives.issue[inside]
-    if semconv.BACKWARD not in steps.first:
-        return bool(len(row))
-    begun = steps.first[semconv.BACKWARD][row]
-    within = (steps.count[semconv.BACKWARD][row] > 0) & (issue >= begun)
-    return bool((within & (issue < begun + steps.busy[semconv.BACKWARD][row])).any())
-
-
-def _resources(run: Run) -> list[dict[str, Any]]:
-    used = np.unique(run.spans.resource_ix[run.span_ixs]).tolist()
-    return [run.spans.resources[ix] for ix in used]
-
-
-def _has_hooks(resource: dict[str, Any]) -> bool:
-    """Whether process groups of this version of PyTorch are known to have hooks."""
-    version = _VERSION.match(str(resource.get(semconv.FRAMEWORK_VERSION, "")))
-    return version is not None and (int(version[1]), int(version[2])) >= _HOOKS
-
-
-def _implicit_barrier(run: Run, rows: IntArray, shift: IntArray) -> IntArray | None:
-    """Return when each rank began its backward, if that ends on all ranks together; else None."""
-    steps = run.steps
-    if semconv.BACKWARD not in steps.count or not (steps.count[semconv.BACKWARD][rows] == 1).all():
-        return None
-    begun: IntArray = steps.first[semconv.BACKWARD][rows]
-    ended = begun + steps.busy[semconv.BACKWARD][rows] - shift
-    spread = ended.max(axis=1) - ended.min(axis=1)
-    length = (steps.end[rows] - steps.start[rows]).max(axis=1)
-    together = spread <= np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * length)
-    return begun if together.mean() >= _TOGETHER else None
+    length = run.steps.end[rows] - run.steps.start[rows]
+    return Comparison(source, run.ranks, step, late, length, own, None, None, None)
 
 
 def _spent(

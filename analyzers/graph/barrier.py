@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The barrier that data-parallel training holds in each step without telling anybody.
+
+`DistributedDataParallel` sends gradients from C++ while backward computes. Where nothing shows Python these
+collectives, backward still ends on all ranks at the same time: it holds a barrier, inferred from that. All
+leave it together, so a rank's own clock tells when it came: who spends the shortest time in backward came
+there last, by as much as the others spend longer in it. That needs no common clock, nor do the stages before
+it, which are told by the time since a rank left the barrier of the step before:
+
+    offset(r, k)  when rank r had done stage k      frontier(k) = max over r of offset(r, k)
+    exposed(k)    = frontier(k) - frontier(k - 1)   what stage k costs the step
+
+What a rank does within backward, until the last gradient is there, is not told from waiting: who is slow there
+makes it equally long on all ranks. So the walk goes to another rank only where that began backward later.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.graph.activities import Activities, activities
+from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.graph.learned import wilson
+from grademl_otel.analyzers.graph.main_lane import NAMES
+from grademl_otel.analyzers.graph.path import INFERRED
+from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.facts import Run
+
+TOGETHER: Final = 0.95
+"""Part of the steps in which backward must end on all ranks at the same time to hold a barrier."""
+TOGETHER_SHARE: Final = 0.05
+TOGETHER_NS: Final = 1_000_000
+"""What "at the same time" allows: this part of the step, and at least so much."""
+NOTICED: Final = 0.01
+"""Part of a step by which a rank must have come later than another to have kept that one waiting."""
+_NOTICED_NS: Final = 100_000
+_VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_HOOKS: Final = (2, 15)
+"""Version of PyTorch from which on process groups are known to have hooks."""
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """The implicit barriers of a run, one a step. Matrices are [step, rank], times in ns by the own clock."""
+
+    ranks: list[int]
+    step: IntArray
+    """Numbers of the steps."""
+    rows: IntArray
+    """Rows of the step table."""
+    begun: IntArray
+    """When each rank came to the stage that holds the barrier: the start of its last backward."""
+    ended: IntArray
+    """When it left the barrier."""
+    length: IntArray
+    """Of each step: that of its longest row."""
+    confidence: float
+    """Lower bound of how often all leave together (Wilson, 95 %)."""
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def late(self) -> IntArray:
+        """How much later each rank came than the one that came first: by how much less it was in there."""
+        inside = self.ended - self.begun
+        late: IntArray = inside.max(axis=1, keepdims=True) - inside
+        return late
+
+    @property
+    def noticed(self) -> IntArray:
+        """For each step how much later a rank must come for others to be seen waiting."""
+        return np.maximum((NOTICED * self.length).astype(np.int64), _NOTICED_NS)
+
+
+def barriers_of(run: Run, step: IntArray, rows: IntArray) -> Barriers | None:
+    """Return the implicit barriers in the steps ``rows`` [step, rank] of ``run``; None where there are none.
+
+    There are none for a single rank, where collectives in backward were recorded or would have been, and
+    where backward does not end on all ranks at the same time, in `TOGETHER` of the steps.
+    """
+    if len(run.ranks) < 2 or not len(step):
+        return None
+    found = activities(run)
+    if _seen_in_backward(run, found, rows):
+        return None
+    begun, ended = _last_backward(run, found)
+    known = (begun[rows] >= 0).all(axis=1)
+    step, rows = step[known], rows[known]
+    if not len(step):
+        return None
+    length = (run.steps.end[rows] - run.steps.start[rows]).max(axis=1)
+    left = _on_one_clock(run, found, ended[rows], length)
+    spread = left.max(axis=1) - left.min(axis=1)
+    together = int(np.count_nonzero(spread <= np.maximum(TOGETHER_NS, TOGETHER_SHARE * length)))
+    if together < TOGETHER * len(step):
+        return None
+    return Barriers(run.ranks, step, rows, begun[rows], ended[rows], length, wilson(together, len(step)))
+
+
+def same_steps(run: Run, per_rank: list[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return the steps that all ranks have among their rows ``per_rank``, and their rows: [step, rank]."""
+    numbers = [run.steps.step[rows] for rows in per_rank]
+    step: IntArray = reduce(np.intersect1d, numbers)
+    columns = []
+    for rows, own in zip(per_rank, numbers, strict=True):
+        order = np.argsort(own, kind="stable")
+        columns.append(rows[order[np.searchsorted(own[order], step)]] if len(step) else rows[:0])
+    return step, np.stack(columns, axis=1)
+
+
+def training_rows(run: Run, rank: int) -> IntArray:
+    """Return the rows of the step table that are training steps of ``rank``, in order."""
+    mine = run.steps.of_rank(rank)
+    not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
+    rows: IntArray = mine.start + np.flatnonzero((run.steps.flags[mine] & not_training) == 0)
+    return rows
+
+
+def barrier_edges(run: Run, graph: EventGraph) -> Edges:
+    """Return the edges of the implicit barriers: from the rank that came last to those that waited for it.
+
+    They lead from the end of its backward to that of theirs. There are none where a rank is missing, which
+    may have come later, and between ranks that came about as late.
+    """
+    if len(run.ranks) < 2 or len(run.ranks) < (run.completeness.ranks_expected or 0):
+        return Edges.join([])
+    found = barriers_of(run, *same_steps(run, [training_rows(run, rank) for rank in run.ranks]))
+    lanes = {rank: lane for lane, (rank, name) in enumerate(graph.lanes) if name == "main"}
+    if found is None or not lanes.keys() >= set(run.ranks):
+        return Edges.join([])
+    shift = activities(run).collectives.clocks.shift(np.array(run.ranks, np.int64))
+    ended = found.ended - shift
+    activity = np.stack(
+        [_that_ends(graph, lanes[rank], ended[:, at]) for at, rank in enumerate(run.ranks)], axis=1
+    )
+    late = found.late
+    last = late.argmax(axis=1)[:, None]
+    source, left = np.take_along_axis(activity, last, 1), np.take_along_axis(ended, last, 1)
+    waited = np.take_along_axis(late, last, 1) - late > found.noticed[:, None]
+    moment = np.minimum(left, ended)
+    waited &= (activity >= 0) & (source >= 0) & (moment > graph.start[source])
+    return Edges.of(
+        COLLECTIVE,
+        np.broadcast_to(source, waited.shape)[waited],
+        moment[waited],
+        activity[waited],
+        to_end=True,
+        evidence=INFERRED,
+        confidence=found.confidence,
+    )
+
+
+def _that_ends(graph: EventGraph, lane: int, moment: IntArray) -> IntArray:
+    """Return the activity of ``lane`` that ends at each ``moment``; -1 where none does."""
+    mine = graph.of_lane(lane)
+    at = mine.start + np.searchsorted(graph.end[mine], moment)
+    at = np.minimum(at, max(mine.start, mine.stop - 1))
+    if mine.stop == mine.start:
+        return np.full(len(moment), -1, np.int64)
+    return np.where(graph.end[at] == moment, at, -1)
+
+
+# --- Stages -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What ranks do from one barrier to the next, one stage after the other; times in ns."""
+
+    names: list[str]
+    """Phases in the order in which they are done; the last one holds the barrier."""
+    step: IntArray
+    offset: IntArray
+    """[step, stage, rank]: since the rank left the barrier before, until it had done the stage."""
+
+    @property
+    def frontier(self) -> IntArray:
+        """[step, stage]: when the last rank had done the stage."""
+        frontier: IntArray = self.offset.max(axis=2)
+        return frontier
+
+    @property
+    def exposed(self) -> IntArray:
+        """[step, stage]: what the stage costs the step; they sum to the time from barrier to barrier."""
+        return np.diff(self.frontier, axis=1, prepend=0)
+
+
+def stages_of(run: Run, found: Barriers) -> Stages:
+    """Return the stages before the barriers ``found``, of steps that follow one that has one, too."""
+    main = activities(run).main
+    at = 1 + np.flatnonzero(np.diff(found.step) == 1)
+    tops, top = np.unique(main.top, return_inverse=True)
+    done = np.full((len(at), len(tops), len(run.ranks)), -1, np.int64)
+    for column, rank in enumerate(run.ranks):
+        pieces = main.of(rank)
+        left, begun = found.ended[at - 1, column], found.begun[at, column]
+        step = np.searchsorted(begun, main.start[pieces], "right")
+        inside = np.flatnonzero(step < len(at))
+        inside = inside[main.start[pieces][inside] >= left[step[inside]]]
+        # Within the stage that holds the barrier nothing is told apart.
+        inside = inside[main.start[pieces][inside] < begun[step[inside]]]
+        ends = main.end[pieces][inside] - left[step[inside]]
+        np.maximum.at(done[:, :, column], (step[inside], top[pieces][inside]), ends)
+    order = _usual_order(done)
+    offset = np.maximum.accumulate(done[:, order], axis=1)
+    whole = (found.ended[at] - found.ended[at - 1])[:, None, :]
+    offset = np.concatenate([np.maximum(offset, 0), whole], axis=1)
+    return Stages([*(NAMES[int(tops[ix])] for ix in order), semconv.BACKWARD], found.step[at], offset)
+
+
+def _usual_order(done: IntArray) -> IntArray:
+    """Return the stages that are there at all, in the order of when they are done, at the median."""
+    there = np.flatnonzero((done >= 0).any(axis=(0, 2)))
+    usual = [float(np.median(done[:, ix][done[:, ix] >= 0])) for ix in there]
+    return there[np.argsort(usual, kind="stable")]
+
+
+# --- What was recorded ------------------------------------------------------------------------------------
+
+
+def _last_backward(run: Run, found: Activities) -> tuple[IntArray, IntArray]:
+    """Return for each row (start, end) of its last backward; (-1, -1) where its place is not known."""
+    main = found.main
+    inside = (main.top == NAMES.index(semconv.BACKWARD)) & (main.row >= 0)
+    first = inside.copy()
+    first[1:] &= ~(inside[:-1] & (main.row[1:] == main.row[:-1]))
+    block = np.cumsum(first) - 1
+    pieces = np.flatnonzero(inside)
+    begin, end = (np.full(len(run.steps), -1, np.int64) for _ in range(2))
+    unsure = np.zeros(int(first.sum()) + 1, np.bool_)
+    np.logical_or.at(unsure, block[pieces], main.inferred[pieces])
+    begin[main.row[first]] = main.start[first]  # of several in a row the last one stays
+    end[main.row[pieces]] = main.end[pieces]
+    begin[main.row[first]] = np.where(unsure[:-1], -1, begin[main.row[first]])
+    return begin, np.where(begin >= 0, end, -1)
+
+
+def _on_one_clock(run: Run, found: Activities, ended: IntArray, length: IntArray) -> IntArray:
+    """Return ``ended`` by one clock; where nothing ties them, as if all left together at the median."""
+    clocks, ranks = found.collectives.clocks, np.array(run.ranks, np.int64)
+    ended = ended - clocks.shift(ranks)
+    if clocks.tell(run.ranks, int(np.median(length))):
+        return ended
+    number = clocks.number(ranks)
+    apart = ended - ended[:, :1]
+    offset = np.zeros(len(ranks), np.int64)
+    for one in np.unique(number).tolist():
+        if one != number[0]:
+            offset[number == one] = round(float(np.median(apart[:, number == one])))
+    return ended - offset
+
+
+def _seen_in_backward(run: Run, found: Activities, rows: IntArray) -> bool:
+    """Whether collectives that backward issues would have been recorded, or were."""
+    steps = run.steps
+    if semconv.COLLECTIVE in steps.count and steps.count[semconv.COLLECTIVE][rows].any():
+        used = np.unique(run.spans.resource_ix[run.span_ixs]).tolist()
+        if all(_has_hooks(run.spans.resources[ix]) for ix in used):
+            return True
+    inside = found.collectives.row >= 0
+    row, issue = found.collectives.row[inside], found.collectives.issue[inside]
+    if semconv.BACKWARD not in steps.first:
+        return bool(len(row))
+    begun = steps.first[semconv.BACKWARD][row]
+    within: BoolArray = (steps.count[semconv.BACKWARD][row] > 0) & (issue >= begun)
+    return bool((within & (issue < begun + steps.busy[semconv.BACKWARD][row])).any())
+
+
+def _has_hooks(resource: dict[str, Any]) -> bool:
+    """Whether process groups of this version of PyTorch are known to have hooks."""
+    version = _VERSION.match(str(resource.get(semconv.FRAMEWORK_VERSION, "")))
+    return version is not None and (int(version[1]), int(version[2])) >= _HOOKS
