@@ -43,6 +43,8 @@ class Parts:
     """0 waiting for the others to arrive, 1 transfer, 2 not told apart."""
     span_ix: IntArray
     """Span of the collective; -1 where it stands for several."""
+    one: IntArray
+    """The collective that it waited for, of several the last."""
     inferred: BoolArray
 
     @classmethod
@@ -53,10 +55,15 @@ class Parts:
         end: IntArray,
         phase: IntArray,
         span_ix: IntArray,
+        arrived: IntArray,
+        done: IntArray,
         told: BoolArray,
         inferred: bool,
     ) -> Parts:
-        """Return waits ``[start, cut)`` and transfers ``[cut, end)``; where not ``told`` one piece each."""
+        """Return waits ``[start, cut)`` and transfers ``[cut, end)``; where not ``told`` one piece each.
+
+        ``arrived`` and ``done`` are the collectives that ended the waits and the transfers.
+        """
         cut = np.clip(cut, start, end)
         first = np.where(told, cut, end)
         both = cls(
@@ -65,6 +72,7 @@ class Parts:
             np.concatenate([phase, phase]),
             np.concatenate([np.where(told, 0, 2), np.ones(len(start), np.int64)]),
             np.concatenate([span_ix, span_ix]),
+            np.concatenate([arrived, done]),
             np.full(2 * len(start), inferred),
         )
         return both.where(both.end > both.start)
@@ -72,7 +80,7 @@ class Parts:
     def where(self, mask: BoolArray) -> Parts:
         return Parts(
             self.start[mask], self.end[mask], self.phase[mask],
-            self.kind[mask], self.span_ix[mask], self.inferred[mask],
+            self.kind[mask], self.span_ix[mask], self.one[mask], self.inferred[mask],
         )  # fmt: skip
 
 
@@ -86,8 +94,9 @@ def of_blocking(found: Collectives, start: IntArray, end: IntArray, span_ix: Int
     told = found.apart[one]
     phase, one = phase[told], one[told]
     return Parts.of(
-        start[phase], found.last[one], end[phase], phase, span_ix[phase], np.ones(len(one), np.bool_), False
-    )
+        start[phase], found.last[one], end[phase], phase, span_ix[phase], one, one,
+        np.ones(len(one), np.bool_), False,
+    )  # fmt: skip
 
 
 def waited_for(
@@ -116,8 +125,9 @@ def waited_for(
 def of_waits(found: Collectives, start: IntArray, end: IntArray, phases: IntArray, ones: IntArray) -> Parts:
     """Return the parts of the waits ``phases`` for the collectives ``ones``."""
     return Parts.of(
-        start[phases], found.last[ones], end[phases], phases, found.span_ix[ones], found.apart[ones], False
-    )
+        start[phases], found.last[ones], end[phases], phases, found.span_ix[ones], ones, ones,
+        found.apart[ones], False,
+    )  # fmt: skip
 
 
 def of_backward(
@@ -145,15 +155,25 @@ def of_backward(
     beside, owner = beside[owner >= 0], owner[owner >= 0]
     phases, place = np.unique(owner, return_inverse=True)
     count, none = len(phases), np.iinfo(np.int64).min
-    issued, done, arrived = (np.full(count, none, np.int64) for _ in range(3))
+    issued: IntArray = np.full(count, none, np.int64)
     np.maximum.at(issued, place, found.issue[beside])
-    np.maximum.at(done, place, found.end[beside])
     pending = found.end[beside] > issued[place]
-    np.maximum.at(arrived, place[pending], found.last[beside[pending]])
+    last = _last_of_each(found.last, beside[pending], place[pending], count)
+    final = _last_of_each(found.end, beside, place, count)
+    arrived = np.where(last >= 0, found.last[last], none)
     told = np.ones(count, np.bool_)
     np.logical_and.at(told, place, found.apart[beside])
     several = np.full(count, -1, np.int64)
-    return Parts.of(issued, arrived, np.minimum(done, end[phases]), phases, several, told, True)
+    done = np.minimum(found.end[final], end[phases])
+    return Parts.of(issued, arrived, done, phases, several, last, final, told, True)
+
+
+def _last_of_each(time: IntArray, ones: IntArray, place: IntArray, count: int) -> IntArray:
+    """Return for each of ``count`` places the one of ``ones`` there whose ``time`` is latest; -1 for none."""
+    latest: IntArray = np.full(count, -1, np.int64)
+    order = np.lexsort((-ones, time[ones], place))
+    latest[place[order]] = ones[order]  # of several at one place the last written stays
+    return latest
 
 
 def told_apart(found: Collectives, expected: IntArray, detailed: BoolArray) -> BoolArray:

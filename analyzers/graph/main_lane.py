@@ -105,6 +105,10 @@ class MainLanes:
     """Span that the piece comes from; -1 when it comes from a table or is a gap."""
     wait: IntArray
     """Index into the waits when the piece is (part of) one; -1 otherwise."""
+    one: IntArray
+    """Index of the collective that the piece waits for, or is the transfer of; -1 for none."""
+    outermost: IntArray
+    """Number of the outermost phase that the piece is part of; -1 outside of phases."""
     inferred: BoolArray
     """True when only the sum is known, not the place; or where nothing but times tells of it."""
     told: BoolArray
@@ -117,6 +121,25 @@ class MainLanes:
         """Return the slice of the pieces of ``rank``."""
         first, last = np.searchsorted(self.rank, (rank, rank + 1))
         return slice(int(first), int(last))
+
+    def at(self, rank: IntArray, moment: IntArray, *, ended: bool = True) -> IntArray:
+        """Return the pieces of main lanes in which moments lie; -1 for those outside.
+
+        Of a moment between two pieces it is the one that ``ended`` then, else the one that began.
+        """
+        found: IntArray = np.full(len(rank), -1, np.int64)
+        order = np.argsort(rank, kind="stable")
+        present = np.unique(rank)
+        begins, ends = np.searchsorted(rank[order], present), np.searchsorted(rank[order], present, "right")
+        for one, begin, end in zip(present.tolist(), begins.tolist(), ends.tolist(), strict=True):
+            pieces, mine = self.of(one), order[begin:end]
+            edges, side = (self.start[pieces], "left") if ended else (self.end[pieces], "right")
+            place = np.searchsorted(edges, moment[mine], side=side) - int(ended)  # type: ignore[call-overload]
+            known = (place >= 0) & (place < len(edges))
+            known[known] &= moment[mine[known]] >= self.start[pieces][place[known]]
+            known[known] &= moment[mine[known]] <= self.end[pieces][place[known]]
+            found[mine[known]] = pieces.start + place[known]
+        return found
 
 
 @dataclass(frozen=True)
@@ -147,24 +170,26 @@ class _Phases:
     row: IntArray
     span_ix: IntArray
     depth: IntArray
+    one: IntArray
+    """Collective that it waits for, or is the transfer of; -1 for none."""
     inferred: BoolArray
 
     @classmethod
     def join(cls, parts: list[_Phases]) -> _Phases:
         if not parts:
             none, no = np.zeros(0, np.int64), np.zeros(0, bool)
-            return cls(none, none, none, none, none, none, no)
+            return cls(none, none, none, none, none, none, none, no)
         return cls(
             *(
                 np.concatenate([getattr(part, name) for part in parts])
-                for name in ("start", "end", "name", "row", "span_ix", "depth", "inferred")
+                for name in ("start", "end", "name", "row", "span_ix", "depth", "one", "inferred")
             )
         )
 
     def where(self, mask: BoolArray | IntArray) -> _Phases:
         return _Phases(
             self.start[mask], self.end[mask], self.name[mask], self.row[mask],
-            self.span_ix[mask], self.depth[mask], self.inferred[mask],
+            self.span_ix[mask], self.depth[mask], self.one[mask], self.inferred[mask],
         )  # fmt: skip
 
 
@@ -182,6 +207,7 @@ def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, li
     phases, conflicts = rows.phases()
     pieces = [_tile(run, rows, phases, rank) for rank in run.ranks]
     waits, wait_of_phase = rows.waits(phases)
+    inner = _concat([p.phase for p in pieces])
     lanes = MainLanes(
         rank=np.repeat(np.array(run.ranks, np.int64), [len(p.start) for p in pieces]),
         start=_concat([p.start for p in pieces]),
@@ -190,8 +216,10 @@ def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, li
         top=_concat([p.top for p in pieces]),
         row=_concat([p.row for p in pieces]),
         span_ix=_concat([p.span_ix for p in pieces]),
-        wait=_take(wait_of_phase, _concat([p.phase for p in pieces]), -1),
-        inferred=_take(phases.inferred, _concat([p.phase for p in pieces]), False).astype(bool),
+        wait=_take(wait_of_phase, inner, -1),
+        one=_take(phases.one, inner, -1),
+        outermost=_concat([p.outermost for p in pieces]),
+        inferred=_take(phases.inferred, inner, False).astype(bool),
         told=rows.told,
     )
     return lanes, waits, conflicts
@@ -353,7 +381,8 @@ class _Rows:
             end[beside] = (
                 cut_overlaps(start[beside] + shift[beside], end[beside] + shift[beside]) - shift[beside]
             )
-        return _Phases(start, end, name, row, ixs, depth, np.zeros(len(ixs), bool))
+        none = np.full(len(ixs), -1, np.int64)
+        return _Phases(start, end, name, row, ixs, depth, none, np.zeros(len(ixs), bool))
 
     def _apart(self) -> IntArray:
         """Return a shift per row that keeps the rows of different ranks apart."""
@@ -420,6 +449,7 @@ class _Rows:
             row=rows[at],
             span_ix=np.full(len(at), -1, np.int64),
             depth=(outer[at, column] >= 0).astype(np.int64),
+            one=np.full(len(at), -1, np.int64),
             inferred=(~once | moved)[at, column],
         )
 
@@ -464,6 +494,7 @@ def _phases_of(parts: Parts, detail: _Phases) -> _Phases:
         row=detail.row[parts.phase],
         span_ix=parts.span_ix,
         depth=detail.depth[parts.phase] + 1,
+        one=parts.one,
         inferred=parts.inferred,
     )
 
@@ -536,6 +567,8 @@ class _Pieces:
     span_ix: IntArray
     phase: IntArray
     """Index into the phases; -1 outside."""
+    outermost: IntArray
+    """The same of the outermost."""
 
 
 def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
@@ -567,7 +600,7 @@ def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
     # A phase of the program's own may hold many steps, which tell more.
     scope[(_take(np.array([s.user for s in scopes], bool), scope, False) > 0) & (row >= 0)] = -1
 
-    inner = np.where(scope >= 0, -1, inner)
+    inner, outer = np.where(scope >= 0, -1, inner), np.where(scope >= 0, -1, outer)
     evaluation = (_take(run.steps.flags, row, 0) & semconv.FLAG_EVALUATE) > 0
     name = np.where(row >= 0, _INDEX[OTHER], outside.names(canvas))
     top = np.where(evaluation, _INDEX[semconv.EVALUATE], name)
@@ -585,7 +618,7 @@ def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
         changed[1:] |= owner[1:] != owner[:-1]
     at = np.flatnonzero(changed)
     end = np.append(canvas.bounds[at[1:]], canvas.bounds[-1]) if len(at) else np.zeros(0, np.int64)
-    return _Pieces(canvas.bounds[at], end, name[at], top[at], row[at], span_ix[at], inner[at])
+    return _Pieces(canvas.bounds[at], end, name[at], top[at], row[at], span_ix[at], inner[at], outer[at])
 
 
 class _Outside:

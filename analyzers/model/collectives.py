@@ -46,6 +46,10 @@ class Collectives:
     """Completion; where that was not observed the return of the call."""
     last: IntArray
     """By the rank's own clock, when the last member had arrived that this one had to wait for."""
+    arriver: IntArray
+    """The rank of that member, itself if it was the last, the lowest of several; -1 where it is not known."""
+    group: IntArray
+    """Number of the group of ranks that does it, which does one after the other."""
     key: IntArray
     """Number of the collective, the same on all its members."""
     present: IntArray
@@ -108,7 +112,10 @@ def collectives_of(run: Run) -> Collectives:
     found = _read(run)
     every = sorted({int(rank) for rank in np.unique(found["rank"])} | set(run.ranks))
     keys: dict[str, int] = {}
-    key: IntArray = np.array([keys.setdefault(text, len(keys)) for text in found.pop("text")], np.int64)
+    groups: dict[str, int] = {}
+    text = found.pop("text")
+    key: IntArray = np.array([keys.setdefault(each, len(keys)) for each in text], np.int64)
+    group: IntArray = np.array([groups.setdefault(_group(each), len(groups)) for each in text], np.int64)
     rank, issue, end = found["rank"], found["issue"], found["end"]
     # Of a key that a rank tells twice, the first is its arrival.
     order = np.lexsort((issue, rank, key))
@@ -126,9 +133,11 @@ def collectives_of(run: Run) -> Collectives:
     left_early = (latest > end - shift) & found["completed"]
     causal = np.where(one_sided & left_early, _before(key, arrival, first, end - shift), latest)
     last = np.clip(causal + shift, issue, end)
+    arriver = _who(key, arrival, rank, np.flatnonzero(first), causal)
     if not clocks.tell(every, _length_of_steps(run)):
-        alone = _of_several_clocks(key, clocks.number(rank), len(keys)) & ~one_sided
-        last = np.where(alone, end - _shortest(key, end - issue, len(keys)), last)
+        several = _of_several_clocks(key, clocks.number(rank), len(keys))
+        last = np.where(several & ~one_sided, end - _shortest(key, end - issue, len(keys)), last)
+        arriver = np.where(several, -1, arriver)
     margin = np.maximum(clocks.error(rank), clocks.error_ns)
     impossible = first & ~one_sided & left_early & (latest - (end - shift) > np.maximum(margin, _ROUNDING_NS))
     kept = np.flatnonzero(np.isin(rank, run.ranks))
@@ -136,6 +145,8 @@ def collectives_of(run: Run) -> Collectives:
     return Collectives(
         **{name: column[kept] for name, column in found.items()},
         last=last[kept],
+        arriver=arriver[kept],
+        group=group[kept],
         key=key[kept],
         present=present[kept] if len(keys) else present,
         ops=ops,
@@ -234,6 +245,30 @@ def _before(key: IntArray, arrival: IntArray, first: BoolArray, left: IntArray) 
         at[pending] -= 1
         pending = pending[at[pending] >= begin[pending]]
     return best
+
+
+def _who(key: IntArray, arrival: IntArray, rank: IntArray, first: IntArray, moment: IntArray) -> IntArray:
+    """Return for each element the lowest rank of its collective whose arrival was at that ``moment``.
+
+    ``first`` are the places of the elements that are arrivals; -1 where none of them was then.
+    """
+    found: IntArray = np.full(len(key), -1, np.int64)
+    if not len(first):
+        return found
+    times, number = np.unique(np.concatenate([arrival[first], moment]), return_inverse=True)
+    then, wanted = number[: len(first)], number[len(first) :]
+    code = key[first] * len(times) + then
+    order = np.lexsort((rank[first], code))
+    sought = key * len(times) + wanted
+    at = np.minimum(np.searchsorted(code[order], sought), len(order) - 1)
+    known = code[order[at]] == sought
+    found[known] = rank[first[order[at[known]]]]
+    return found
+
+
+def _group(key: str) -> str:
+    """Return the part of a key that all collectives of a group have alike."""
+    return key.rpartition(":")[0]
 
 
 def _rows(run: Run, rank: IntArray, issue: IntArray) -> IntArray:
