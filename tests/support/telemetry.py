@@ -25,6 +25,10 @@ EPOCH_UNIX_NS = 1_796_113_322_763_869_123
 
 Span = dict[str, Any]
 
+WORK_SCOPES = (sc.CHECKPOINT_SAVE, sc.CHECKPOINT_LOAD, sc.COMPILE)
+"""Phases whose spans are scopes of the run, also in steps."""
+_OF_DEVICES = tuple(sc.DEVICE_PREFIX + phase for phase in sc.DEVICE_PHASES)
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -70,6 +74,8 @@ class Activity:
     """The wait that an inline fetch runs in."""
     said: dict[str, Any] = field(default_factory=dict)
     """Further attributes."""
+    host: Activity | None = None
+    """Of what a device did: the phase that enqueued it."""
 
 
 @dataclass
@@ -107,7 +113,7 @@ class Row:
 
 @dataclass
 class Pass:
-    """One pass over a loader, or a checkpoint."""
+    """One pass over a loader, a checkpoint, or a compilation."""
 
     rank: int
     name: str
@@ -120,6 +126,10 @@ class Pass:
     eval_steps: int = 0
     terminated: bool = False
     error: str | None = None
+    inside: Pass | None = None
+    """The pass that it lies in; None for the run."""
+    said: dict[str, Any] = field(default_factory=dict)
+    """Further attributes."""
 
 
 @dataclass
@@ -195,7 +205,7 @@ class SpanWriter:
     # One span; everything optional is left out as the Collector's marshaller does.
     def _span(
         self, trace: int, span_id: int, parent: int, name: str, start: int, end: int, attrs: dict[str, Any],
-        error: str | None = None, link_run: bool = False,
+        error: str | None = None, links: Iterable[tuple[int, int, str]] = (),
     ) -> Span:  # fmt: skip
         self.emitted += 1
         if sc.SPANS_EMITTED in attrs:
@@ -207,13 +217,14 @@ class SpanWriter:
         span |= {"name": name, "kind": 1}
         span |= {"startTimeUnixNano": str(start + skew), "endTimeUnixNano": str(end + skew)}
         span["attributes"] = attributes(attrs)
-        if link_run:
+        if links:
             span["links"] = [
                 {
-                    "traceId": f"{self._trace(sc.TRACE_RUN):032x}",
-                    "spanId": f"{self._run_span():016x}",
-                    "attributes": attributes({sc.LINK_KIND: "run"}),
+                    "traceId": f"{of:032x}",
+                    "spanId": f"{to:016x}",
+                    "attributes": attributes({sc.LINK_KIND: kind}),
                 }
+                for of, to, kind in links
             ]
         span["status"] = {} if error is None else {"message": error, "code": 2}
         return span
@@ -228,6 +239,10 @@ class SpanWriter:
         return sc.span_id(
             self.t.run_id, self.t.attempt, sc.TRACE_RUN, 0, self.r.rank if rank is None else rank
         )
+
+    def _to_run(self) -> tuple[int, int, str]:
+        """Return the link that steps and windows have."""
+        return self._trace(sc.TRACE_RUN), self._run_span(), "run"
 
     def _random_id(self) -> int:
         return self._random.getrandbits(64) or 1
@@ -272,7 +287,7 @@ class SpanWriter:
             sc.TRACER_DROPPED: self.t.tracer_dropped,
         }
         attrs |= _table(rows, start)
-        yield self._span(trace, window_span, 0, sc.WINDOW, start, end, attrs, link_run=True)
+        yield self._span(trace, window_span, 0, sc.WINDOW, start, end, attrs, links=[self._to_run()])
 
     def _detail(self, row: Row, window_trace: int, window_span: int) -> Iterator[Span]:
         kind = {
@@ -284,12 +299,15 @@ class SpanWriter:
         step_span = self._derived(kind[row.kind], row.number)
         ids = {id(a): self._random_id() for a in row.phases}
         for a in row.phases:
+            if a.name in WORK_SCOPES:
+                continue  # its span is a scope of the run's
             attrs: dict[str, Any] = {sc.LANE: a.lane, sc.STEP_NUMBER: row.step, sc.ITEM: a.item, **a.said}
-            if a.lane in ("main", "comm"):
-                parent = ids[id(a.inside)] if a.inside else step_span
-                yield self._span(trace, ids[id(a)], parent, a.name, a.start, a.end, attrs)
-            else:
+            if a.lane.startswith("loader"):
                 yield self._span(window_trace, ids[id(a)], window_span, a.name, a.start, a.end, attrs)
+                continue
+            parent = ids[id(a.inside)] if a.inside else step_span
+            links = [(trace, ids[id(a.host)], "host")] if a.host else []
+            yield self._span(trace, ids[id(a)], parent, a.name, a.start, a.end, attrs, links=links)
         slow = row.duration >= sc.SLOW_STEP_NS
         yield self._span(
             trace, step_span, 0, sc.STEP, row.start, row.end,
@@ -303,15 +321,16 @@ class SpanWriter:
                 sc.WEIGHT: 1 if slow else 1 << self.t.detail_level,
                 sc.EVIDENCE: "inferred",
             },
-            link_run=True,
+            links=[self._to_run()],
         )  # fmt: skip
 
     def _passes(self) -> Iterator[Span]:
+        ids = {id(scope): self._random_id() for scope in self.r.passes}
         for scope in self.r.passes:
-            attrs: dict[str, Any] = {sc.LANE: "main"}
+            attrs: dict[str, Any] = {sc.LANE: "main", **scope.said}
             if scope.name == sc.CHECKPOINT_SAVE:
-                attrs["grademl.bytes"] = self.t.checkpoint_bytes
-            else:
+                attrs[sc.BYTES] = self.t.checkpoint_bytes
+            elif scope.name not in WORK_SCOPES:
                 attrs |= {
                     sc.EPOCH_NUMBER: scope.epoch,
                     sc.STEPS_TOTAL: scope.steps,
@@ -326,8 +345,9 @@ class SpanWriter:
             if scope.terminated:
                 attrs[sc.TERMINATED] = "killed"
             error = "killed" if scope.terminated else scope.error
+            parent = ids[id(scope.inside)] if scope.inside else self._run_span()
             yield self._span(
-                self._trace(sc.TRACE_RUN), self._random_id(), self._run_span(), scope.name,
+                self._trace(sc.TRACE_RUN), ids[id(scope)], parent, scope.name,
                 scope.start, scope.end, attrs, error,
             )  # fmt: skip
 
@@ -381,7 +401,7 @@ def _table(rows: list[Row], origin: int) -> dict[str, Any]:
         "item.loader": [row.loader for row in rows],
         "item.worker": [row.worker for row in rows],
     }
-    for phase in sc.PHASES:
+    for phase in (*sc.PHASES, *_OF_DEVICES):
         found = [[a for a in row.phases if a.name == phase] for row in rows]
         if any(found):
             columns[f"{phase}.first_us"] = [min((us(a.start) for a in some), default=-1) for some in found]

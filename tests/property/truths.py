@@ -1,0 +1,561 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated trainings whose true answers are known, and the judge of what the analyzer says of them.
+
+``python -m tests.property.truths --seeds 100`` judges so many trainings of each scenario and prints how many
+were answered rightly; the suite does the same with a few seeds (`test_truth`). A scenario is a kind of
+training; its seed decides how many ranks and workers there are, which of them is slow, and every jitter.
+
+Right is an answer only if all of it is: the critical path and the lane budget agree with the truth, the path
+leads with what truly takes most of it, the verdict names what is wrong, and what cannot be known is said to
+be "not observable".
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path as File
+from typing import Final
+
+from grademl_otel import semconv as sc
+from grademl_otel.analyzers.diagnosis.engine import diagnose
+from grademl_otel.analyzers.diagnosis.finding import Finding, Judgement
+from grademl_otel.analyzers.graph import LaneBudgetRow, Path, lane_budget, run_path
+from grademl_otel.analyzers.model.run import Run, build_run
+from grademl_otel.analyzers.sources import Selection, open_source
+
+from ..support.simulator import Job, Pauses, Simulation, Slow, Truth, simulate
+from ..support.simulator.tasks import NETWORK
+from ..support.simulator.training import TRANSFER
+from ..support.simulator.truth import Place
+from ..support.telemetry import MS, US, S
+
+LOADER: Final = "input.loader"
+STRAGGLER: Final = "ranks.straggler"
+COMPUTE: Final = "compute.bound"
+COMMUNICATION: Final = "communication.exposed"
+
+TABLES_ALONE: Final = 64
+"""A level of detail that no step reaches, unless it is long."""
+
+
+# --- The answer ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the analyzer says of a recorded training."""
+
+    run: Run
+    path: Path
+    budget: list[LaneBudgetRow]
+    judgement: Judgement
+
+    def places(self) -> Counter[Place]:
+        """Return the time that each place has of the path, named as the truth names them."""
+        places: Counter[Place] = Counter()
+        for section in self.path.sections:
+            place = (section.rank, section.lane, section.phase)
+            if section.kind == "transfer" and section.phase == sc.COLLECTIVE:
+                place = (*NETWORK, TRANSFER)
+            places[place] += section.duration
+        return places
+
+    def finding(self, rule: str) -> Finding | None:
+        return next((one for one in self.judgement.findings if one.id == rule), None)
+
+
+def answer_to(recorded: File) -> Answer:
+    """Return what the analyzer says of the run in the file ``recorded``."""
+    run = build_run(open_source(str(recorded)).read(Selection()))
+    assert run is not None
+    return Answer(run, run_path(run), lane_budget(run), diagnose(run))
+
+
+def answer(made: Simulation) -> Answer:
+    """Return what the analyzer says of a simulated training, by way of a file store."""
+    with tempfile.TemporaryDirectory() as folder:
+        return answer_to(made.write_store(File(folder)))
+
+
+# --- What makes it right ------------------------------------------------------------------------------------
+
+Check = Callable[[Simulation, Answer], Iterable[str]]
+"""Returns what is wrong, one line each."""
+
+_ROUNDING_NS: Final = 3 * US
+"""What a time from a table may be off: two floored edges and a floored length."""
+
+
+def tiles(made: Simulation, said: Answer) -> Iterable[str]:
+    """The sections of the path follow each other without gap or overlap and are the wall time."""
+    cursor = said.run.start
+    for section in said.path.sections:
+        if section.start != cursor or section.end <= section.start:
+            yield f"path does not tile at {cursor}"
+        cursor = section.end
+    if cursor != said.run.end:
+        yield "path does not end with the run"
+
+
+def budget_is_true(made: Simulation, said: Answer) -> Iterable[str]:
+    """Every rank's main lane did what the budget says, phase by phase."""
+    said_of = {(row.rank, row.phase): row.ns for row in said.budget if row.within is None}
+    truth = {(rank, phase): ns for rank, of in made.truth.budget.items() for phase, ns in of.items()}
+    rounding = _ROUNDING_NS * (len(made.ranks[0].rows) + 1) if made.job.detail_level else 0
+    clocks = 2 * MS if made.job.offsets else 0
+    for place in sorted({*said_of, *truth}):
+        off = said_of.get(place, 0) - truth.get(place, 0)
+        if abs(off) > rounding + clocks:
+            yield f"budget of {place} is {off / MS:+.3f} ms off"
+    for rank in said.run.ranks:
+        if sum(ns for (of, _), ns in said_of.items() if of == rank) != said.run.end - said.run.start:
+            yield f"budget of rank {rank} is not the wall time"
+
+
+def path_is_true(tolerance: float) -> Check:
+    """Of the path no more than this part lies elsewhere than on the true one, and both lead with the same."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        places, truth = said.places(), made.truth
+        off = sum(abs(places[place] - truth.path[place]) for place in {*places, *truth.path})
+        if off > 2 * tolerance * truth.wall:
+            yield f"{off / 2 / truth.wall:.1%} of the path is not the true one: {_compared(places, truth)}"
+        top, ahead = truth.top()
+        if ahead > 2 * tolerance and places.most_common(1)[0][0] != top:
+            yield f"path leads with {places.most_common(1)[0][0]}, the truth is {top}"
+
+    return check
+
+
+def _compared(places: Counter[Place], truth: Truth) -> str:
+    worst = sorted({*places, *truth.path}, key=lambda at: -abs(places[at] - truth.path[at]))[:3]
+    return ", ".join(
+        f"{at} {places[at] / truth.wall:.1%} for {truth.path[at] / truth.wall:.1%}" for at in worst
+    )
+
+
+def leads_with(*phases: str, ranks: Sequence[int] | None = None, lane: str = "") -> Check:
+    """The path spends more in ``phases`` (of these ranks, in that lane) than in any other phase."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        by_phase: Counter[tuple[bool, str]] = Counter()
+        for (rank, of, phase), ns in said.places().items():
+            meant = phase in phases and (ranks is None or rank in ranks) and lane in of
+            by_phase[meant, "" if meant else phase] += ns
+        (meant, phase), _ = by_phase.most_common(1)[0]
+        if not meant:
+            yield f"path leads with {phase}, not {'/'.join(phases)} of {ranks} {lane}"
+
+    return check
+
+
+def names(
+    rule: str, *, ranks: Sequence[int] | None = None, cause: str | None = None, most: str = ""
+) -> Check:
+    """The report finds it, on these ranks, with this cause first, no graver than ``most``."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        finding = said.finding(rule)
+        if finding is None:
+            yield f"no {rule}; found {[one.id for one in said.judgement.findings]}, {_abstained(said)}"
+            return
+        if ranks is not None and finding.where.ranks != list(ranks):
+            yield f"{rule} names {finding.where.ranks}, not {list(ranks)}"
+        longer = [one.signal for one in finding.evidence if one.signal.endswith(".more")]
+        if cause is not None and longer[:1] != [f"{cause}.more"]:
+            yield f"{rule} gives {longer} as cause, not {cause}"
+        if most and finding.severity == "critical" != most:
+            yield f"{rule} is {finding.severity} on what was inferred"
+
+    return check
+
+
+def opens_with(*rules: str) -> Check:
+    """The verdict is one of these."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        verdict = said.judgement.verdict
+        if verdict is None or verdict.id not in rules:
+            yield f"verdict {verdict and verdict.id}, not {'/'.join(rules)}; {_abstained(said)}"
+
+    return check
+
+
+def accuses_nobody(*rules: str, but: Sequence[int] = ()) -> Check:
+    """None of these is found, unless of the ranks that it is true of."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        for rule in rules:
+            finding = said.finding(rule)
+            if finding is not None and not (but and set(finding.where.ranks) <= set(but)):
+                yield f"{rule} of {finding.where.ranks}, which is not so"
+
+    return check
+
+
+def not_observable(rule: str) -> Check:
+    """The rule says that it is not observable, and names nobody."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        if said.finding(rule) is not None:
+            yield f"{rule} of what is not observable"
+        if not any(one.rule == rule and "not observable" in one.missing for one in said.judgement.abstained):
+            yield f"{rule} does not say that it is not observable; {_abstained(said)}"
+
+    return check
+
+
+def _abstained(said: Answer) -> str:
+    return "abstained: " + "; ".join(f"{one.rule}: {one.missing}" for one in said.judgement.abstained)
+
+
+def as_grave_as_it_is(made: Simulation, said: Answer) -> Iterable[str]:
+    """A loader is held against by how long is truly waited for it: under 10 % not at all."""
+    share = max(made.truth.wait_share.values())
+    finding = said.finding(LOADER)
+    told = next((e.value for e in finding.evidence if e.signal == "data.wait.share"), 0.0) if finding else 0.0
+    if finding is not None and abs(told - share) > 0.02:
+        yield f"waits are told as {told:.1%}, the truth is {share:.1%}"
+    if finding is None and share > 0.11:
+        yield f"waits are {share:.1%} and no finding; {_abstained(said)}"
+    if finding is not None and share < 0.09:
+        yield f"waits are {share:.1%} and a finding"
+    if finding is not None and share > 0.22 and finding.severity != "critical":
+        yield f"waits are {share:.1%} and only {finding.severity}"
+
+
+def gain_is_a_bound(rule: str, fixed: Callable[[Job], Job]) -> Check:
+    """No repair can bring more than the gain that the finding offers."""
+
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        finding = said.finding(rule)
+        if finding is not None and finding.gain is not None:
+            truly = made.truth.gain(simulate(fixed(made.job)).truth)
+            if truly > finding.gain.interval[1] + 0.02:
+                yield f"{rule} offers at most {finding.gain.interval[1]:.1%}, a repair brings {truly:.1%}"
+
+    return check
+
+
+# --- The scenarios ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training and what a right answer to it is."""
+
+    job: Job
+    checks: Sequence[Check] = field(default_factory=tuple)
+
+    def wrong(self) -> list[str]:
+        """Return what is wrong with the analyzer's answer, one line each."""
+        made = simulate(self.job)
+        said = answer(made)
+        return [line for check in (tiles, budget_is_true, *self.checks) for line in check(made, said)]
+
+
+Scenario = Callable[[random.Random], Case]
+
+
+def _step(job: Job) -> int:
+    """Return how long a step takes that waits for no data."""
+    return job.handoff + job.forward + job.backward + job.optimizer + job.tail
+
+
+def _loader_bound(share: float, *, inline: bool = False) -> Scenario:
+    """Waiting for data is this part of each step."""
+
+    def scenario(dice: random.Random) -> Case:
+        job = Job(
+            epochs=1, steps=60,  # the first batches of further passes are waited for, however fast the loader is
+            workers=0 if inline else dice.choice((1, 2, 4)), detail_level=dice.choice((0, 2, TABLES_ALONE)),
+        )  # fmt: skip
+        rest = _step(job)
+        made = rest * share / (1 - share) if inline else job.workers * rest / (1 - share)
+        job = replace(job, fetch=max(0, round(made) - job.collate), collate=min(job.collate, round(made)))
+        leads = [leads_with(sc.DATA_FETCH, sc.DATA_COLLATE)] if share >= (0.6 if inline else 0.2) else []
+        opens = [opens_with(LOADER)] if share >= 0.15 else [opens_with(COMPUTE)] if share <= 0.05 else []
+        return Case(
+            job,
+            [
+                path_is_true(0.005),
+                as_grave_as_it_is,
+                gain_is_a_bound(LOADER, Job.fed_at_once),
+                *leads,
+                *opens,
+            ],
+        )
+
+    return scenario
+
+
+def _compute_bound(dice: random.Random) -> Case:
+    """The loader could feed it twice as fast: the path is computing, however busy the workers are."""
+    job = Job(workers=dice.choice((1, 2, 4)), detail_level=dice.choice((0, 2, TABLES_ALONE)))
+    job = replace(job, fetch=round(_step(job) * job.workers * 0.55) - job.collate)
+    return Case(
+        job,
+        [
+            path_is_true(0.005),
+            opens_with(COMPUTE),
+            accuses_nobody(LOADER),
+            leads_with(*_COMPUTING, lane="main"),
+        ],
+    )
+
+
+def _slow_worker(dice: random.Random) -> Case:
+    """One of the workers: batches come in order, so that all wait for it."""
+    job = Job(workers=dice.choice((3, 4)), detail_level=dice.choice((0, TABLES_ALONE)))
+    slow = dice.randrange(job.workers)
+    fetch = round(_step(job) * job.workers * 0.5)
+    job = replace(job, fetch=fetch, slow=(Slow(sc.DATA_FETCH, 5.0, worker=slow),))
+    return Case(
+        job,
+        [
+            path_is_true(0.005),
+            opens_with(LOADER),
+            leads_with(sc.DATA_FETCH, lane=f"loader-worker-{slow}"),
+            gain_is_a_bound(LOADER, Job.fed_at_once),
+        ],
+    )
+
+
+_COMPUTING: Final = (sc.FORWARD, sc.BACKWARD, sc.OPTIMIZER)
+
+
+def _ranks(dice: random.Random, **changes: object) -> tuple[Job, int]:
+    """Return a training of several ranks and one of them."""
+    job = replace(Job(ranks=dice.choice((2, 3, 4, 8)), eval_batches=2), **changes)  # type: ignore[arg-type]
+    return job, dice.randrange(job.ranks)
+
+
+def _repaired(job: Job) -> Job:
+    return job.without_faults()
+
+
+def _slow_rank(phase: str, factor: float, *, detail: int = 0, hooks: bool = True) -> Scenario:
+    """One of the ranks takes longer for this phase, and all others wait for it."""
+
+    def scenario(dice: random.Random) -> Case:
+        job, rank = _ranks(dice, detail_level=detail, hooks=hooks)
+        job = replace(job, slow=(Slow(phase, factor, rank),))
+        fetches = phase == sc.DATA_FETCH
+        cause = sc.DATA_WAIT if fetches else phase
+        checks: list[Check] = [
+            path_is_true(0.04),
+            names(STRAGGLER, ranks=[rank], cause=cause, most="" if hooks else "warning"),
+            opens_with(STRAGGLER, LOADER) if fetches else opens_with(STRAGGLER),
+            gain_is_a_bound(STRAGGLER, _repaired),
+            accuses_nobody(LOADER, but=[rank] if fetches else ()),
+            leads_with(phase, ranks=[rank]),
+        ]
+        return Case(job, checks)
+
+    return scenario
+
+
+def _unseen_backward(dice: random.Random) -> Case:
+    """A rank is late in backward, and no collective was recorded: nobody can know which."""
+    job, rank = _ranks(dice, hooks=False)
+    job = replace(job, slow=(Slow(sc.BACKWARD, 2.0, rank),))
+    return Case(job, [not_observable(STRAGGLER), opens_with("not_observable"), accuses_nobody(COMPUTE)])
+
+
+def _late_after_the_first_bucket(dice: random.Random) -> Case:
+    """Late in backward, and no step in detail: at most the true rank may be named."""
+    job, rank = _ranks(dice, detail_level=TABLES_ALONE)
+    job = replace(job, slow=(Slow(sc.BACKWARD, 2.0, rank),))
+    return Case(job, [accuses_nobody(STRAGGLER, LOADER, but=[rank])])
+
+
+def _alike(dice: random.Random) -> Case:
+    """Ranks that are alike: nobody is accused of what is chance."""
+    job, _ = _ranks(dice, jitter=0.03)
+    return Case(job, [accuses_nobody(STRAGGLER, LOADER, COMMUNICATION), opens_with(COMPUTE)])
+
+
+def _slow_network(dice: random.Random) -> Case:
+    """All-reduces that take longer than the backward beside which they run."""
+    job, _ = _ranks(dice, transfer=dice.choice((20, 30)) * MS)
+    return Case(
+        job,
+        [
+            names(COMMUNICATION, ranks=range(job.ranks)),
+            opens_with(COMMUNICATION),
+            accuses_nobody(STRAGGLER, LOADER),
+            leads_with(TRANSFER),
+            gain_is_a_bound(COMMUNICATION, lambda job: replace(job, transfer=0)),
+        ],
+    )
+
+
+def _collections(dice: random.Random) -> Case:
+    """Garbage is collected for long in some of the steps."""
+    job = Job(
+        collections=Pauses(dice.choice((3, 4, 5)), 80 * MS), detail_level=dice.choice((0, 2, TABLES_ALONE))
+    )
+    return Case(job, [path_is_true(0.005), leads_with(sc.GC), accuses_nobody(LOADER)])
+
+
+def _collections_of_ranks(dice: random.Random) -> Case:
+    """Another rank collects garbage each time, and all wait for it."""
+    job, _ = _ranks(dice, collections=Pauses(8, 120 * MS, staggered=True))
+    return Case(job, [path_is_true(0.04), leads_with(sc.GC), accuses_nobody(LOADER, COMMUNICATION)])
+
+
+def _saves(dice: random.Random) -> Case:
+    """Checkpoints take more than the steps."""
+    job = Job(saves=Pauses(dice.choice((5, 10)), 400 * MS), detail_level=dice.choice((0, 2, TABLES_ALONE)))
+    return Case(job, [path_is_true(0.005), leads_with(sc.CHECKPOINT_SAVE), accuses_nobody(LOADER)])
+
+
+def _saves_of_one_rank(dice: random.Random) -> Case:
+    """Rank 0 saves, and the others wait for it in the step after."""
+    job, _ = _ranks(dice, saves=Pauses(6, 300 * MS, ranks=(0,)))
+    return Case(
+        job,
+        [
+            path_is_true(0.04),
+            leads_with(sc.CHECKPOINT_SAVE, ranks=[0]),
+            names(STRAGGLER, ranks=[0], cause=sc.CHECKPOINT_SAVE),
+            accuses_nobody(LOADER, COMMUNICATION),
+        ],
+    )
+
+
+def _compiles(dice: random.Random) -> Case:
+    """The first step compiles for longer than all of them take."""
+    job = Job(ranks=dice.choice((1, 1, 4)), compile=2 * S, detail_level=dice.choice((0, 2)))
+    return Case(
+        job, [path_is_true(0.04), leads_with(sc.COMPILE), names("compile.first"), accuses_nobody(LOADER)]
+    )
+
+
+def _two_hosts(dice: random.Random) -> Case:
+    """Two hosts whose clocks are apart, and a slow rank on one of them."""
+    job = Job(
+        ranks=dice.choice((2, 4)),
+        eval_batches=2,
+        offsets={1: dice.choice((-1, 1)) * dice.randrange(1, 900) * MS},
+    )
+    rank = dice.randrange(job.ranks)
+    job = replace(job, slow=(Slow(sc.FORWARD, 2.5, rank),))
+    return Case(
+        job,
+        [
+            path_is_true(0.06),
+            names(STRAGGLER, ranks=[rank], cause=sc.FORWARD),
+            opens_with(STRAGGLER),
+            leads_with(sc.FORWARD, ranks=[rank]),
+        ],
+    )
+
+
+def _evaluates(dice: random.Random) -> Case:
+    """Evaluation takes longer than training."""
+    job = Job(eval_batches=120, epochs=2, detail_level=dice.choice((0, 2, TABLES_ALONE)))
+    return Case(job, [path_is_true(0.005), _budget_leads_with(sc.EVALUATE), accuses_nobody(LOADER)])
+
+
+def _budget_leads_with(phase: str) -> Check:
+    def check(made: Simulation, said: Answer) -> Iterable[str]:
+        for rank in said.run.ranks:
+            first = next(row.phase for row in said.budget if row.rank == rank and row.within is None)
+            if first != phase:
+                yield f"budget of rank {rank} leads with {first}, not {phase}"
+
+    return check
+
+
+def _device_bound(dice: random.Random) -> Case:
+    """The host enqueues and waits for the device."""
+    job = Job(device=True, detail_level=dice.choice((0, TABLES_ALONE)))
+    return Case(
+        job,
+        [
+            path_is_true(0.03),
+            accuses_nobody(LOADER),
+            leads_with(*(sc.DEVICE_PREFIX + phase for phase in _COMPUTING), lane="stream"),
+        ],
+    )
+
+
+def _device_starved(dice: random.Random) -> Case:
+    """The device is idle while the host waits for data."""
+    job = Job(device=True, workers=dice.choice((1, 2)), detail_level=dice.choice((0, TABLES_ALONE)))
+    job = replace(job, fetch=round(_step(job) * job.workers / 0.5))
+    return Case(job, [path_is_true(0.03), opens_with(LOADER), leads_with(sc.DATA_FETCH), as_grave_as_it_is])
+
+
+SCENARIOS: Final[dict[str, Scenario]] = {
+    **{f"loader-bound by {share} %": _loader_bound(share / 100) for share in (1, 5, 10, 20, 50, 90)},
+    **{
+        f"loader-bound by {share} %, no workers": _loader_bound(share / 100, inline=True)
+        for share in (1, 5, 10, 20, 50, 90)
+    },
+    "compute-bound": _compute_bound,
+    "one slow worker": _slow_worker,
+    "ranks alike": _alike,
+    "one slow rank, by data": _slow_rank(sc.DATA_FETCH, 5.0),
+    "one slow rank, by forward": _slow_rank(sc.FORWARD, 2.5),
+    "one slow rank, by backward": _slow_rank(sc.BACKWARD, 2.0),
+    "by data, tables alone": _slow_rank(sc.DATA_FETCH, 5.0, detail=TABLES_ALONE),
+    "by forward, tables alone": _slow_rank(sc.FORWARD, 2.5, detail=TABLES_ALONE),
+    "by backward, tables alone": _late_after_the_first_bucket,
+    "by data, no collectives": _slow_rank(sc.DATA_FETCH, 5.0, hooks=False),
+    "by forward, no collectives": _slow_rank(sc.FORWARD, 2.5, hooks=False),
+    "by backward, no collectives": _unseen_backward,
+    "slow network": _slow_network,
+    "garbage collections": _collections,
+    "garbage collections, ranks in turn": _collections_of_ranks,
+    "checkpoints": _saves,
+    "checkpoints of rank 0": _saves_of_one_rank,
+    "compiles first": _compiles,
+    "two hosts, clocks apart": _two_hosts,
+    "evaluation": _evaluates,
+    "device-bound": _device_bound,
+    "device starved by its loader": _device_starved,
+}
+
+
+def case(name: str, seed: int) -> Case:
+    """Return training number ``seed`` of a scenario."""
+    found = SCENARIOS[name](random.Random(f"{name}/{seed}"))
+    return replace(found, job=replace(found.job, seed=random.Random(f"{name}/{seed}/jitter").getrandbits(32)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.property.truths", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--seeds", type=int, default=6, help="trainings of each scenario")
+    parser.add_argument("--only", default="", help="scenarios with this in their name")
+    parser.add_argument("--verbose", action="store_true", help="what is wrong with each wrong answer")
+    asked = parser.parse_args(arguments)
+    worst = 1.0
+    print(f"| {'scenario':<36} | right of {asked.seeds} |\n|{'-' * 38}|{'-' * 13}|")
+    for name in (one for one in SCENARIOS if asked.only in one):
+        begun, wrong = time.perf_counter(), {}
+        for seed in range(asked.seeds):
+            if lines := case(name, seed).wrong():
+                wrong[seed] = lines
+        right = asked.seeds - len(wrong)
+        worst = min(worst, right / asked.seeds)
+        took = f"  ({time.perf_counter() - begun:.1f} s)" if asked.verbose else ""
+        print(f"| {name:<36} | {right:>11} |{took}", flush=True)
+        if asked.verbose:
+            for seed, lines in wrong.items():
+                print(*(f"    {seed}: {line}" for line in lines[:4]), sep="\n", flush=True)
+    return 0 if worst >= 0.95 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

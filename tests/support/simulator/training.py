@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulation: ranks that train together, one step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+from statistics import fmean
+
+from grademl_otel import semconv as sc
+
+from ..telemetry import Activity, Pass, Recording, Row, S, Span, SpanWriter, lines
+from .job import Dice, Job
+from .loader import Loader
+from .rank import Rank
+from .tasks import NETWORK, Task, first, then
+from .truth import Truth, path_of
+
+TRANSFER = "collective.transfer"
+RANKS_WAIT = "ranks.wait"
+IDLE = "idle"
+_STREAM = "stream-0.0"
+_STEADY = 3
+"""Steps before are no part of the means."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A simulated training: what was recorded of it, and the truth."""
+
+    job: Job
+    ranks: list[Rank]
+    truth: Truth
+
+    @property
+    def recording(self) -> Recording:
+        """What the recording says of itself."""
+        job = self.job
+        return Recording(
+            run_id=run_id(job),
+            start=job.start,
+            torch="2.15.0" if job.hooks else "2.6.0",
+            device="cuda" if job.device else "cpu",
+            ranks=job.ranks,
+            workers=job.workers,
+            prefetch=job.prefetch,
+            skew_ns={rank: job.offsets.get(job.host(rank), 0) for rank in range(job.ranks)},
+            hosts={rank: job.host(rank) for rank in range(job.ranks)},
+            detail_level=job.detail_level,
+        )
+
+    def spans(self) -> list[tuple[int, Span]]:
+        """Return (rank, OTLP/JSON span) in the order in which relays send them."""
+        recording = self.recording
+        return [(rank.rank, span) for rank in self.ranks for span in SpanWriter(recording, rank).spans()]
+
+    def write_store(self, folder: Path, spans: Iterable[tuple[int, Span]] | None = None) -> Path:
+        """Write a file store below ``folder``, of these ``spans`` or of all; return its file of traces."""
+        started = datetime.fromtimestamp(self.job.start // S, tz=timezone.utc)
+        path = folder / f"{started:%Y%m%dT%H%M%SZ}-{run_id(self.job)}" / "traces.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(lines(self.recording, self.spans() if spans is None else spans))
+        return path
+
+
+def run_id(job: Job) -> str:
+    """Return the id of the run, by its seed."""
+    return sha256(f"run {job.seed}".encode()).hexdigest()[:32]
+
+
+def simulate(job: Job) -> Simulation:
+    """Train; the same job always does the same."""
+    return _World(job).train()
+
+
+def _wait_share(rows: list[Row]) -> float:
+    """Return the part of ``rows`` that is waiting for data, without the first of each pass."""
+    later = [row for row in rows if row.batch]
+    return sum(row.total(sc.DATA_WAIT) for row in later) / sum(row.duration for row in later)
+
+
+class _World:
+    """All ranks and what lies between them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.dice = job, Dice(job)
+        self.ranks = [Rank(job, rank, self.dice) for rank in range(job.ranks)]
+        self.channel: Task = first(NETWORK, job.start)
+        self.streams: list[Task] = [first((rank, _STREAM), job.start) for rank in range(job.ranks)]
+        self.late: list[list[int]] = []
+
+    def train(self) -> Simulation:
+        job = self.job
+        for rank in self.ranks:
+            rank.work("start-up", job.startup)
+        for epoch in range(job.epochs):
+            self._epoch(epoch)
+            for rank in self.ranks:
+                self._evaluate(rank)
+                if epoch < job.epochs - 1:
+                    rank.work("epoch gap", job.epoch_gap)
+        for rank in self.ranks:
+            # Rank 0 also writes what was trained: no other one ends last, so that paths begin on it.
+            rank.work("teardown", job.teardown if rank.rank else 4 * job.teardown)
+        return Simulation(job, self.ranks, self._truth())
+
+    def _epoch(self, epoch: int) -> None:
+        with ExitStack() as passes:
+            scopes = [passes.enter_context(rank.pass_over(0, sc.EPOCH, epoch)) for rank in self.ranks]
+            loaders = [Loader(rank, 0) for rank in self.ranks]
+            for batch in range(self.job.steps):
+                self._step(scopes, loaders, batch)
+
+    def _evaluate(self, rank: Rank) -> None:
+        if not self.job.eval_batches:
+            return
+        with rank.pass_over(1, sc.EVALUATE, None) as scope:
+            loader = Loader(rank, 1)
+            for batch in range(self.job.eval_batches):
+                row = rank.open_row(scope, batch)
+                loader.take(row)
+                with rank.phase(row, sc.FORWARD):
+                    rank.work(sc.FORWARD, self.job.forward)
+                rank.close_row(row, scope, run_id(self.job))
+
+    def _step(self, scopes: list[Pass], loaders: list[Loader], batch: int) -> None:
+        """One training step of all ranks."""
+        job, rows = self.job, []
+        for rank, scope, loader in zip(self.ranks, scopes, loaders, strict=True):
+            row = rank.open_row(scope, batch)
+            rows.append(row)
+            loader.take(row)
+            if job.device:
+                self._enqueue(rank, row, sc.FORWARD, job.forward)
+            else:
+                self._forward(rank, row)
+        if job.device:
+            for rank, row in zip(self.ranks, rows, strict=True):
+                self._enqueue(rank, row, sc.BACKWARD, job.backward)
+        else:
+            self._backward(rows)
+        for rank, row, scope in zip(self.ranks, rows, scopes, strict=True):
+            if job.device:
+                self._enqueue(rank, row, sc.OPTIMIZER, job.optimizer)
+                self._synchronize(rank, row)
+            else:
+                with rank.phase(row, sc.OPTIMIZER):
+                    rank.work(sc.OPTIMIZER, job.optimizer)
+            if job.saves is not None and job.saves.due(rank.rank, row.step):
+                with rank.phase(row, sc.CHECKPOINT_SAVE):
+                    rank.work(sc.CHECKPOINT_SAVE, job.saves.takes)
+            rank.close_row(row, scope, run_id(job))
+
+    def _forward(self, rank: Rank, row: Row) -> None:
+        job, takes = self.job, rank.takes(sc.FORWARD, self.job.forward)
+        with rank.phase(row, sc.FORWARD):
+            rank.go(takes // 2)
+            if job.compile and row.step == 0:
+                said = {"grademl.compile.trigger": "frame", "grademl.compile.function": "forward"}
+                with rank.phase(row, sc.COMPILE, **said, **{"grademl.compile.id": "0/0"}):
+                    rank.work(sc.COMPILE, job.compile)
+            if job.collections is not None and job.collections.due(rank.rank, row.step):
+                with rank.phase(row, sc.GC):
+                    rank.work(sc.GC, job.collections.takes)
+            rank.go(takes - takes // 2)
+
+    # --- ranks together -----------------------------------------------------------------------------------
+
+    def _backward(self, rows: list[Row]) -> None:
+        """Backward, which issues an all-reduce after each of its parts and ends when all are through."""
+        job, count = self.job, self.job.buckets
+        takes = [rank.takes(sc.BACKWARD, job.backward) for rank in self.ranks]
+        if job.ranks == 1:
+            with self.ranks[0].phase(rows[0], sc.BACKWARD):
+                self.ranks[0].go(takes[0])
+            return
+        with ExitStack() as phases:
+            for rank, row in zip(self.ranks, rows, strict=True):
+                phases.enter_context(rank.phase(row, sc.BACKWARD))
+            for bucket in range(count):
+                parts = [time * (bucket + 1) // count - time * bucket // count for time in takes]
+                issued = [rank.go(part) for rank, part in zip(self.ranks, parts, strict=True)]
+                moves = job.takes(TRANSFER, job.transfer // count, self.dice, -1)
+                self.channel = then(NETWORK, TRANSFER, moves, *issued, self.channel)
+                if job.hooks:
+                    self._record(rows, issued)
+            arrived = max(task.end for task in issued)
+            self.late.append([task.end - min(one.end for one in issued) for task in issued])
+            for rank in self.ranks:
+                before = rank.now
+                rank.go(0, self.channel)
+                if job.hooks:
+                    waited = min(arrived, rank.now) - before
+                    rank.inside[sc.BACKWARD, RANKS_WAIT] += waited
+                    rank.inside[sc.BACKWARD, TRANSFER] += rank.now - before - waited
+
+    def _record(self, rows: list[Row], issued: list[Task]) -> None:
+        """Have all ranks record the all-reduce that the channel is through with."""
+        for rank, row, task in zip(self.ranks, rows, issued, strict=True):
+            said = {
+                sc.COLLECTIVE_KEY: f"0123456789abcdef:{rank.collectives}",
+                sc.COLLECTIVE_OP: "all_reduce",
+                sc.COLLECTIVE_SIZE: self.job.ranks,
+                sc.COLLECTIVE_BLOCKING: False,
+                sc.COLLECTIVE_COMPLETED: True,
+                sc.BYTES: 1_000_000,
+            }
+            rank.collectives += 1
+            row.phases.append(Activity(sc.COLLECTIVE, "comm", task.end, self.channel.end, said=said))
+
+    # --- a device -----------------------------------------------------------------------------------------
+
+    def _enqueue(self, rank: Rank, row: Row, phase: str, mean: int) -> None:
+        """Give ``mean`` ns of work to the device, which begins with it when it is through with all before."""
+        before = rank.at
+        with rank.phase(row, phase):
+            rank.go(self.job.takes("launch", self.job.launch, self.dice, rank.rank))
+        name = sc.DEVICE_PREFIX + phase
+        begun = then((rank.rank, _STREAM), name, rank.takes(phase, mean), self.streams[rank.rank], before)
+        # The event behind it is reached when the host has recorded that.
+        self.streams[rank.rank] = done = then((rank.rank, _STREAM), name, 0, begun, rank.at)
+        row.phases.append(Activity(name, _STREAM, begun.start, done.end, host=row.phases[-1]))
+
+    def _synchronize(self, rank: Rank, row: Row) -> None:
+        if self.job.sync:
+            with rank.phase(row, sc.DEVICE_SYNC):
+                rank.go(0, self.streams[rank.rank])
+
+    # --- the truth ----------------------------------------------------------------------------------------
+
+    def _truth(self) -> Truth:
+        last = max(self.ranks, key=lambda rank: (rank.now, -rank.rank))
+        wall = last.now - self.job.start
+        for rank in self.ranks:
+            rank.budget[IDLE] += last.now - rank.now
+        steady = {
+            rank.rank: [row for row in rank.rows if row.kind == "train" and row.step >= _STEADY]
+            for rank in self.ranks
+        }
+        return Truth(
+            path=path_of(last.at),
+            budget={rank.rank: +rank.budget for rank in self.ranks},
+            inside={rank.rank: +rank.inside for rank in self.ranks},
+            wall=wall,
+            step=max(fmean(row.duration for row in rows) for rows in steady.values()),
+            wait_share={rank: _wait_share(rows) for rank, rows in steady.items()},
+            late={rank: fmean(late[rank] for late in self.late[_STEADY:]) for rank in range(self.job.ranks)}
+            if self.late
+            else {},
+        )
