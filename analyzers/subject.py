@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, Path, SpanTree, trace_roots, tree_path
+from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, TracePaths, trace_paths, trace_roots
 from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
@@ -38,14 +38,13 @@ class Subject:
     clocks: Clocks | None = None
     """Those to which the times of ``telemetry`` were brought, where no run is the subject."""
 
-    def paths(self) -> list[tuple[int, Path]]:
+    def paths(self) -> TracePaths:
         """Return (root, critical path) of each trace that matches; NothingFound when none does."""
         spans, query = self.telemetry.spans, self.query
         roots = _matching_roots(spans, query)
         if not roots:
             raise NothingFound(f"{self.telemetry.uri}: no trace in it matches the selection")
-        tree = SpanTree(spans)
-        return [(root, tree_path(spans, root, query.tolerance or DEFAULT_TOLERANCE, tree)) for root in roots]
+        return trace_paths(spans, query.tolerance or DEFAULT_TOLERANCE, roots)
 
 
 def read_subject(query: Query) -> Subject:

@@ -14,13 +14,14 @@ from grademl_otel.analyzers.graph.budget import (
     step_breakdown,
 )
 from grademl_otel.analyzers.graph.events import EDGE_KINDS, EventGraph, event_graph, path_graph, to_networkx
+from grademl_otel.analyzers.graph.forest import trace_paths, tree_path
 from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section, Sections
 from grademl_otel.analyzers.graph.run_path import run_path, step_path
 from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
 from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
-from grademl_otel.analyzers.graph.tree import trace_paths, tree_path
+from grademl_otel.analyzers.graph.trace_paths import TracePaths
 
 __all__ = [
     "DEFAULT_TOLERANCE",
@@ -39,6 +40,7 @@ __all__ = [
     "SpanTree",
     "StepBreakdown",
     "SummaryRow",
+    "TracePaths",
     "activities",
     "event_graph",
     "lane_budget",

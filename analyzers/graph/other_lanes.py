@@ -6,12 +6,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from grademl_otel.analyzers.graph.path import EnteredBy
+from grademl_otel.analyzers.graph.labels import LINK, QUEUE
 from grademl_otel.analyzers.graph.siblings import Piece
 from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
-
-_QUEUE = EnteredBy("queue")
-_LINK = EnteredBy("link")
 
 
 class OtherLanes:
@@ -47,13 +44,13 @@ class OtherLanes:
                 if lo < hi and ix != self._root:
                     pending.append(Piece(ix, lo, hi))
 
-    def that_ended(self, wait: Piece) -> tuple[Piece, EnteredBy] | None:
+    def that_ended(self, wait: Piece) -> tuple[Piece, int] | None:
         """Return what ended ``wait``, the last of all that ended within it, and the edge that says so."""
         if not self._known:
             return None
         item = self._tree.facts(wait.ix).item if self._tree.is_wait(wait.ix) else None
-        found = [(piece, _QUEUE) for piece in self._by_item.get(item or "", ())]
-        found += [(self._known[ix], _LINK) for ix in self._tree.blockers(wait.ix) if ix in self._known]
+        found = [(piece, QUEUE) for piece in self._by_item.get(item or "", ())]
+        found += [(self._known[ix], LINK) for ix in self._tree.blockers(wait.ix) if ix in self._known]
         found = [
             (piece, edge)
             for piece, edge in found

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Final
 
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
 
 Lane = tuple[int | None, str]
 """(rank, name): equal names of two ranks are two lanes."""
 
-_BLOCKING = "blocking"
-_THREAD = "thread.id"
-_KEYS = tuple(key.encode() for key in (semconv.LANE, _THREAD, semconv.ITEM, semconv.STEP_NUMBER))
+THREAD: Final = "thread.id"
+_KEYS = tuple(key.encode() for key in (semconv.LANE, THREAD, semconv.ITEM, semconv.STEP_NUMBER))
 """All that a walk asks for: of most spans of others nothing needs to be decoded."""
 
 
@@ -61,7 +61,7 @@ class SpanTree:
         if facts is None:
             told = self.spans.raw_attributes.may_have(ix, _KEYS)
             attributes = self.spans.attributes(ix) if told else {}
-            lane, thread = attributes.get(semconv.LANE), attributes.get(_THREAD)
+            lane, thread = attributes.get(semconv.LANE), attributes.get(THREAD)
             item, step = attributes.get(semconv.ITEM), attributes.get(semconv.STEP_NUMBER)
             facts = self._facts[ix] = SpanFacts(
                 lane=lane if isinstance(lane, str) else None,
@@ -160,7 +160,7 @@ def trace_roots(spans: SpanColumns) -> list[int]:
 
 def _blocking_links(spans: SpanColumns) -> dict[int, list[int]]:
     links = spans.links
-    wanted = [i for i, kind in enumerate(links.kind) if kind == _BLOCKING]
+    wanted = [i for i, kind in enumerate(links.kind) if kind == BLOCKING]
     if not wanted:
         return {}
     targets = {(int(links.trace_hi[i]), int(links.trace_lo[i]), int(links.span_id[i])): -1 for i in wanted}

@@ -7,6 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
+from grademl_otel.analyzers.model.columns import IntArray
+
 _UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FRACTION_LIMIT_NS: Final = 1_000_000
 
@@ -23,6 +27,10 @@ class OverlapTolerance:
     def of(self, parent_ns: int) -> int:
         """Return the overlap, in ns, that is cut among children of a parent of ``parent_ns``."""
         return min(int(self.fraction * parent_ns), self.limit_ns)
+
+    def of_each(self, parent_ns: IntArray) -> IntArray:
+        """Return the same for many parents."""
+        return np.minimum((self.fraction * parent_ns).astype(np.int64), self.limit_ns)
 
     @classmethod
     def parse(cls, text: str) -> OverlapTolerance:

@@ -16,25 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.graph.labels import CHILD, PROGRAM, Pieces
 from grademl_otel.analyzers.graph.other_lanes import OtherLanes
-from grademl_otel.analyzers.graph.path import (
-    GAP,
-    HANDOFF,
-    UNEXPLAINED,
-    WORK,
-    EnteredBy,
-    Path,
-    Section,
-    Sections,
-    kind_of,
-)
+from grademl_otel.analyzers.graph.path import GAP, HANDOFF, KINDS, UNEXPLAINED, WORK, kind_of
 from grademl_otel.analyzers.graph.siblings import Piece, Siblings
-from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree, trace_roots
+from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
-from grademl_otel.analyzers.model.columns import SpanColumns
-
-_CHILD = EnteredBy("child")
-_PROGRAM = EnteredBy("program")
 
 _CONTAINERS = frozenset(
     {
@@ -45,25 +32,18 @@ _CONTAINERS = frozenset(
 """Spans of ours that only hold others: their own time is a gap, not work."""
 
 
-def tree_path(
-    spans: SpanColumns,
-    root_ix: int,
-    overlap_tolerance: OverlapTolerance = DEFAULT_TOLERANCE,
-    tree: SpanTree | None = None,
-) -> Path:
-    """Return the critical path of the tree under span ``root_ix``, over that span's ``[start, end)``.
+@dataclass(frozen=True)
+class Walked:
+    """The path of one tree, and what was cut off to get it."""
 
-    A root that ends before it starts, or at once, has an empty path. ``tree`` saves building the index again.
-    """
-    return _Walk(tree or SpanTree(spans), root_ix, overlap_tolerance).path()
+    pieces: Pieces
+    clipped_ns: int
+    overlap_ns: int
 
 
-def trace_paths(
-    spans: SpanColumns, overlap_tolerance: OverlapTolerance = DEFAULT_TOLERANCE
-) -> list[tuple[int, Path]]:
-    """Return one (root, path) per trace, ordered by the start of the roots; see `trace_roots`."""
-    tree = SpanTree(spans)
-    return [(root, tree_path(spans, root, overlap_tolerance, tree)) for root in trace_roots(spans)]
+def walk(tree: SpanTree, root_ix: int, tolerance: OverlapTolerance = DEFAULT_TOLERANCE) -> Walked:
+    """Return the critical path under span ``root_ix`` of ``tree``."""
+    return _Walk(tree, root_ix, tolerance).path()
 
 
 @dataclass
@@ -100,16 +80,15 @@ class _Walk:
         self._end = max(self._start, int(tree.spans.end[root]))
         self._siblings = Siblings(tree, root, tolerance)
         self._others = OtherLanes(tree, root, tolerance.of(self._end - self._start))
-        self._sections: list[Section] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
 
-    def path(self) -> Path:
+    def path(self) -> Walked:
         self._go_back()
-        self._sections.reverse()
-        sections = Sections.of(self._sections)
-        return Path(self._start, self._end, sections, self._siblings.clipped_ns, self._siblings.overlap_ns)
+        self._rows.reverse()
+        return Walked(Pieces.of(self._rows), self._siblings.clipped_ns, self._siblings.overlap_ns)
 
     def _go_back(self) -> None:
-        cursor, entered_by = self._end, _PROGRAM
+        cursor, entered_by = self._end, PROGRAM
         resumed_at = None  # where the walk came back from another lane
         left = None  # the lane or thread of the child that starts at the cursor
         stack = [self._frame(Piece(self._root, self._start, self._end), None)]
@@ -124,17 +103,17 @@ class _Walk:
                     left = None
                     before = self._others.before(frame.piece)
                     if before is None:
-                        resumed_at, entered_by = cursor, _CHILD
+                        resumed_at, entered_by = cursor, CHILD
                     else:
-                        self._emit(frame.piece, before.hi, cursor, _PROGRAM, GAP)
-                        cursor, entered_by = before.hi, _PROGRAM
+                        self._emit(frame.piece, before.hi, cursor, PROGRAM, GAP)
+                        cursor, entered_by = before.hi, PROGRAM
                         stack.append(self._frame(before, None, beside=True))
                 continue
             child = Piece(child.ix, child.lo, min(child.hi, cursor))
             if child.hi < cursor:
                 cursor, entered_by = self._own(frame.piece, child.hi, cursor, entered_by)
                 left = None
-            entered_by = _PROGRAM if left and left == self._tree.unit(child.ix) else _CHILD
+            entered_by = PROGRAM if left and left == self._tree.unit(child.ix) else CHILD
             left = None
             stack.append(self._frame(child, frame.lane))
             ended = self._others.that_ended(child)
@@ -151,12 +130,12 @@ class _Walk:
             self._others.add(piece.ix, concurrent)
         return _Frame(piece, lane, children, beside)
 
-    def _own(self, piece: Piece, start: int, cursor: int, entered_by: EnteredBy) -> tuple[int, EnteredBy]:
+    def _own(self, piece: Piece, start: int, cursor: int, entered_by: int) -> tuple[int, int]:
         """Give ``[start, cursor)`` to ``piece`` itself if that is any time; return where the walk then is."""
         if start >= cursor:
             return cursor, entered_by
         self._emit(piece, start, cursor, entered_by, self._own_kind(piece.ix))
-        return start, _CHILD
+        return start, CHILD
 
     def _own_kind(self, ix: int) -> str:
         name = self._spans.name(ix)
@@ -167,21 +146,7 @@ class _Walk:
             return GAP
         return kind_of(name)
 
-    def _emit(self, piece: Piece, start: int, end: int, entered_by: EnteredBy, kind: str) -> None:
+    def _emit(self, piece: Piece, start: int, end: int, entered_by: int, kind: str) -> None:
         if start >= end:
             return
-        facts = self._tree.facts(piece.ix)
-        self._sections.append(
-            Section(
-                start=start,
-                end=end,
-                phase=self._spans.name(piece.ix),
-                kind=kind,
-                rank=self._tree.rank(piece.ix),
-                lane=facts.lane or "",
-                step=facts.step,
-                item=facts.item,
-                span_ix=piece.ix,
-                entered_by=entered_by,
-            )
-        )
+        self._rows.append((start, end, piece.ix, KINDS.index(kind), entered_by))

@@ -27,6 +27,9 @@ KIND_CLIENT: Final = 3
 KIND_PRODUCER: Final = 4
 KIND_CONSUMER: Final = 5
 
+BLOCKING: Final = "blocking"
+"""Kind of a link: the span could not end before the one that it names."""
+
 NO_PARENT: Final = -1
 ORPHAN: Final = -2
 

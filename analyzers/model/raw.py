@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,6 +22,12 @@ _CACHED_BYTES: Final = 2048
 """Longer raw forms are step tables: each is read once."""
 _BLOCK: Final = 32
 """So many spans are worth comparing at once."""
+_ESCAPED: Final = re.compile(rb"\\u00(?:[4-7]|2[eE])")
+"""How JSON may write a letter or a dot of a key; what it mostly escapes, as ``&``, is in no key."""
+_FEW: Final = 16
+"""Of so many times more spans: then one by one is faster than all at once."""
+_SEARCHED: Final = 1 << 24
+"""So many bytes are searched at once: they may have to be copied for that."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,19 @@ class RawStore:
     def may_have(self, ix: int, keys: Sequence[bytes]) -> bool:
         """Return whether span ``ix`` may have an attribute of ``keys``: far cheaper than decoding it."""
         raw = self.raw(ix)
-        return b"\\" in raw or any(key in raw for key in keys)
+        return any(key in raw for key in keys) or (b"\\u00" in raw and _ESCAPED.search(raw) is not None)
+
+    def that_may_have(self, key: bytes, some: IntArray) -> npt.NDArray[np.bool_]:
+        """Return which of ``some`` spans may have an attribute of ``key``, see `may_have`."""
+        if len(some) < len(self) // _FEW:
+            return np.array([self.may_have(ix, (key,)) for ix in some.tolist()], np.bool_)
+        told: npt.NDArray[np.bool_] = np.zeros(len(some), np.bool_)
+        for number, raws in enumerate(self.columns):
+            rows = _rows_with(raws, key)
+            if rows.any():
+                here = np.flatnonzero(self.column[some] == number)
+                told[here] = rows[self.row[some[here]]]
+        return told
 
     def events(self, ix: int) -> list[Event]:
         """Return the events of span ``ix``."""
@@ -150,6 +169,26 @@ class RawStore:
     def take(self, kept: IntArray) -> RawStore:
         """Return the store of the spans at ``kept``; it shares the bytes."""
         return replace(self, column=self.column[kept], row=self.row[kept])
+
+
+def _rows_with(raws: RawColumn, key: bytes) -> npt.NDArray[np.bool_]:
+    """Return which rows of ``raws`` hold ``key``, or an escape that may hide it."""
+    rows: npt.NDArray[np.bool_] = np.zeros(len(raws), np.bool_)
+    if not len(raws):
+        return rows
+    begin, end = int(raws.offsets[0]), int(raws.offsets[-1])
+    found: list[int] = []
+    for at in range(begin, end, _SEARCHED):
+        piece = bytes(raws.data[at : min(at + _SEARCHED + len(key) + len(b"\\u00.."), end)])
+        hit = piece.find(key)
+        while hit >= 0:
+            found.append(at + hit)
+            hit = piece.find(key, hit + 1)
+        if b"\\" in piece and b"\\u00" in piece:
+            found += [at + match.start() for match in _ESCAPED.finditer(piece)]
+    if found:
+        rows[np.searchsorted(raws.offsets, np.array(found, np.int64), side="right") - 1] = True
+    return rows
 
 
 @lru_cache(maxsize=16384)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which span trees are plain: those whose paths times, names and kinds decide, see `plain`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
+
+FloatArray = npt.NDArray[np.float64]
+
+MOST_TIME: Final = float(1 << 61)
+"""The lengths of the spans of a plain tree, in ns, add up to less: sums of them are exact in 64 bits."""
+_OURS: Final = b"grademl."
+"""In the key of every attribute that the rule looks at, but for threads."""
+
+
+def plain_trees(spans: SpanColumns, roots: IntArray, tree: IntArray) -> BoolArray:
+    """Return which of the trees under ``roots`` are plain, as far as can be told without their paths.
+
+    ``tree`` is the number of the root of each span's trace; -1 for none. Of a trace with several roots, and
+    of one with a parent in another trace, nothing is said: they are not plain.
+    """
+    plain = np.bincount(spans.trace_ix[roots])[spans.trace_ix[roots]] == 1
+    some = np.flatnonzero(tree >= 0)
+    odd = (spans.start[some] < 0) | spans.raw_attributes.that_may_have(_OURS, some)
+    below = np.flatnonzero(spans.parent_ix >= 0)
+    above = spans.parent_ix[below]
+    across = tree[below] != tree[above]
+    waiting = spans.links.span_ix[[at for at, kind in enumerate(spans.links.kind) if kind == BLOCKING]]
+    found = tree[np.concatenate((some[odd], below[across], above[across], waiting))]
+    plain[found[found >= 0]] = False
+    plain &= time_of_trees(spans, some, tree, len(roots)) < MOST_TIME
+    return plain
+
+
+def time_of_trees(spans: SpanColumns, some: IntArray, tree: IntArray, count: int) -> FloatArray:
+    """Return the lengths of the spans of each tree, added up, about."""
+    length = np.maximum(spans.end[some].astype(np.float64) - spans.start[some], 0.0)
+    return np.bincount(tree[some], length, count)
