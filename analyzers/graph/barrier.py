@@ -10,8 +10,9 @@ it, which are told by the time since a rank left the barrier of the step before:
     offset(r, k)  when rank r had done stage k      frontier(k) = max over r of offset(r, k)
     exposed(k)    = frontier(k) - frontier(k - 1)   what stage k costs the step
 
-What a rank does within backward, until the last gradient is there, is not told from waiting: who is slow there
-makes it equally long on all ranks. So the walk goes to another rank only where that began backward later.
+What a rank does within backward, until the last gradient is there, is not told from waiting: who is slow
+there makes it equally long on all ranks. So the walk goes to another rank only where that one began backward
+later.
 """
 
 from __future__ import annotations
