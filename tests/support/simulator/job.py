@@ -101,7 +101,7 @@ class Job:
     """What the first forward compiles."""
 
     offsets: Mapping[int, int] = field(default_factory=dict)
-    """Host -> what its clock shows more than that of host 0, ns. Ranks are spread over the hosts in blocks."""
+    """Host -> what its clock shows more than that of host 0, ns; ranks are in blocks on the hosts."""
     detail_level: int = 0
     """As `telemetry.Recording`: 0 keeps the detail of all steps, 64 only that of long ones."""
 
