@@ -123,6 +123,22 @@ class Sections(Sequence[Section]):
             entrances=list(entrances),
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[Sections]) -> Sections:
+        """Return all sections of ``parts``, one after the other."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])
+            for name in ("start", "end", "kind", "step", "span_ix")
+        }
+        for name, words in _NAMED.items():
+            known: dict[Any, int] = {}
+            numbers = [np.zeros(0, np.int64)]
+            for part in parts:
+                number = [known.setdefault(word, len(known)) for word in getattr(part, words)]
+                numbers.append(np.array([*number, -1], np.int64)[getattr(part, name)])  # -1: none
+            columns[name], columns[words] = np.concatenate(numbers), list(known)
+        return cls(**columns)
+
     @property
     def duration(self) -> IntArray:
         """Length of each, in ns."""
@@ -175,9 +191,9 @@ class Sections(Sequence[Section]):
         return sums
 
 
-_ARRAYS: Final = tuple(
-    field.name for field in fields(Sections) if field.name not in ("phases", "lanes", "items", "entrances")
-)
+_NAMED: Final = {"phase": "phases", "lane": "lanes", "item": "items", "entered": "entrances"}
+"""Arrays of numbers, and what these are indices into."""
+_ARRAYS: Final = tuple(field.name for field in fields(Sections) if field.name not in _NAMED.values())
 
 
 @dataclass(frozen=True)
