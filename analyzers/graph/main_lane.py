@@ -225,6 +225,16 @@ def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, li
     return lanes, waits, conflicts
 
 
+def rows_and_phases(run: Run, collectives: Collectives) -> tuple[IntArray, IntArray, IntArray, _Phases]:
+    """Return (start, end, span) of each row of the step table, -1 for no span; and the phases in them.
+
+    Rows of a rank are disjoint. A phase of depth n + 1 lies in one of depth n, or in none.
+    """
+    _learn(run.user_phases)
+    rows = _Rows(run, collectives)
+    return rows.start, rows.end, rows.span_ix, rows.phases()[0]
+
+
 def _concat(arrays: list[IntArray]) -> IntArray:
     return np.concatenate([np.zeros(0, np.int64), *arrays])
 

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sibling could not begin before another had ended.
+
+In order of evidence: links of kind ``follows`` (observed); an attribute that names what a phase comes after
+(attribute); and, among the children of a parent of which neither tells anything, their times (inferred). A
+dependency from a to b is legal if a is not b, both have the same parent, and nothing leads from b to a.
+
+**Inferred.** When a phase begins, those that have ended by then are what it may have waited for. Of these
+only the frontier is taken (as the Spark parser of GradeML does for jobs): a set of ended phases, from which
+those go that a phase depends on, as soon as it ends itself. That is near a transitive reduction. Of a
+frontier wider than `WIDEST` its latest are taken: what two crowds of phases, one after the other, had to wait
+for is not told by n x m edges.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from grademl_otel.analyzers.execution.model import INFERRED as NO_PLACE
+from grademl_otel.analyzers.execution.model import SELF, Phases
+from grademl_otel.analyzers.graph.path import ATTRIBUTE, EVIDENCE, INFERRED, OBSERVED
+from grademl_otel.analyzers.model.columns import IntArray
+
+WIDEST: Final = 32
+"""Most dependencies of one phase that are inferred."""
+
+
+class IllegalDependency(ValueError):
+    """A dependency that cannot be; the text says which and why."""
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """Dependencies between siblings as parallel arrays, sorted by (target, source)."""
+
+    source: IntArray
+    """Index of the phase that had to end."""
+    target: IntArray
+    """Index of the one that waited for it."""
+    evidence: IntArray
+    """Index into `path.EVIDENCE`."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[int, int]] | IntArray, evidence: str) -> Dependencies:
+        """Return the dependencies (source, target), each once, of one evidence."""
+        table = np.asarray(pairs, np.int64).reshape(-1, 2)
+        return cls(table[:, 0], table[:, 1], np.full(len(table), EVIDENCE.index(evidence))).sorted()
+
+    @classmethod
+    def join(cls, parts: Sequence[Dependencies]) -> Dependencies:
+        """Return all of ``parts``; of one that is told twice the better evidence."""
+        columns = (np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls))
+        return cls(*columns).sorted()
+
+    def sorted(self) -> Dependencies:
+        """Return them in order, without repeats."""
+        order = np.lexsort((self.evidence, self.source, self.target))
+        source, target = self.source[order], self.target[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+        kept = order[first]
+        return Dependencies(self.source[kept], self.target[kept], self.evidence[kept])
+
+    def where(self, mask: IntArray) -> Dependencies:
+        """Return those at these places, or for which the mask is true."""
+        return Dependencies(self.source[mask], self.target[mask], self.evidence[mask])
+
+    def observed(self) -> Dependencies:
+        """Return them without those that are inferred."""
+        return self.where(np.flatnonzero(self.evidence != EVIDENCE.index(INFERRED)))
+
+
+def none() -> Dependencies:
+    """Return no dependencies."""
+    return Dependencies.of([], OBSERVED)
+
+
+def legal(phases: Phases, told: Dependencies) -> tuple[Dependencies, list[str]]:
+    """Return (those of ``told`` that are legal, a line for each that is not).
+
+    Of those that lead in a circle the ones with better evidence stay, then the ones told of earlier phases.
+    """
+    wrong: list[str] = []
+    siblings = phases.parent[told.source] == phases.parent[told.target]
+    itself = told.source == told.target
+    for ix in np.flatnonzero(itself | ~siblings).tolist():
+        wrong.append(_refusal(phases, told, ix, "itself" if itself[ix] else "no sibling of it"))
+    told = told.where(np.flatnonzero(siblings & ~itself))
+    circular = np.isin(told.target, _in_circles(told)) & np.isin(told.source, _in_circles(told))
+    if not circular.any():
+        return told, wrong
+    after: dict[int, list[int]] = {}
+    for ix in np.flatnonzero(~circular).tolist():
+        after.setdefault(int(told.source[ix]), []).append(int(told.target[ix]))
+    kept = np.ones(len(told), np.bool_)
+    some = np.flatnonzero(circular)
+    for ix in some[np.argsort(told.evidence[some], kind="stable")].tolist():
+        source, target = int(told.source[ix]), int(told.target[ix])
+        if _leads(after, target, source):
+            kept[ix] = False
+            wrong.append(_refusal(phases, told, ix, "what itself comes after it"))
+        else:
+            after.setdefault(source, []).append(target)
+    return told.where(np.flatnonzero(kept)), wrong
+
+
+def check(phases: Phases, source: int, target: int, told: Dependencies) -> None:
+    """Raise IllegalDependency unless a dependency may be added to ``told``, which are legal."""
+    one = Dependencies.of([(source, target)], ATTRIBUTE)
+    _, wrong = legal(phases, one)
+    after: dict[int, list[int]] = {}
+    for before, later in zip(told.source.tolist(), told.target.tolist(), strict=True):
+        after.setdefault(before, []).append(later)
+    if not wrong and _leads(after, target, source):
+        wrong = [_refusal(phases, one, 0, "what itself comes after it")]
+    if wrong:
+        raise IllegalDependency(wrong[0])
+
+
+def inferred(phases: Phases, told: Dependencies) -> Dependencies:
+    """Return what the times of phases tell, of parents that hold none of the ``told`` dependencies.
+
+    Self time and sums have no place in time that others could have waited for.
+    """
+    parent = phases.parent
+    placed = (phases.flags & (SELF | NO_PLACE)) == 0
+    placed &= (phases.end >= phases.start) & (parent >= 0)
+    placed &= ~np.isin(parent, parent[told.target])
+    at = np.flatnonzero(placed)
+    at = at[np.argsort(parent[at], kind="stable")]  # siblings stand in the order of their starts
+    begins = np.ones(len(at), np.bool_)
+    begins[1:] = parent[at][1:] != parent[at][:-1]
+    family = np.cumsum(begins) - 1
+    overlap = np.zeros(len(at), np.bool_)
+    overlap[1:] = ~begins[1:] & (phases.start[at][1:] < phases.end[at][:-1])
+    mixed = np.bincount(family, overlap, minlength=int(begins.sum())) > 0
+    chained = np.flatnonzero(~begins & ~mixed[family])
+    parts = [Dependencies.of(np.stack([at[chained - 1], at[chained]], axis=1), INFERRED)]
+    first = np.append(np.flatnonzero(begins), len(at))
+    for ix in np.flatnonzero(mixed).tolist():
+        parts.append(Dependencies.of(_frontiers(phases, at[first[ix] : first[ix + 1]]), INFERRED))
+    return Dependencies.join(parts)
+
+
+def _frontiers(phases: Phases, siblings: IntArray) -> list[tuple[int, int]]:
+    """Return (source, target) of siblings of which some overlap, by the frontier rule."""
+    start, end = phases.start[siblings], phases.end[siblings]
+    empty = start == end
+    # At one time: first the ends, then what takes no time, from start to end, then the starts.
+    moments = [
+        *zip(end[~empty].tolist(), [0] * int((~empty).sum()), siblings[~empty].tolist(), strict=True),
+        *zip(start[empty].tolist(), [1] * int(empty.sum()), siblings[empty].tolist(), strict=True),
+        *zip(start[~empty].tolist(), [2] * int((~empty).sum()), siblings[~empty].tolist(), strict=True),
+    ]
+    found: list[tuple[int, int]] = []
+    ended: dict[int, None] = {}
+    waited: dict[int, list[int]] = {}
+    for _, what, phase in sorted(moments):
+        if what > 0:
+            waited[phase] = list(islice(reversed(ended), WIDEST))
+            found += ((before, phase) for before in waited[phase])
+        if what < 2:
+            for before in waited.pop(phase):
+                ended.pop(before, None)
+            ended[phase] = None
+    return found
+
+
+def _in_circles(told: Dependencies) -> IntArray:
+    """Return the phases that are left when those that nothing precedes are taken away, again and again."""
+    after: dict[int, list[int]] = {}
+    waiting: dict[int, int] = {}
+    for source, target in zip(told.source.tolist(), told.target.tolist(), strict=True):
+        after.setdefault(source, []).append(target)
+        waiting[target] = waiting.get(target, 0) + 1
+        waiting.setdefault(source, 0)
+    free = deque(phase for phase, count in waiting.items() if not count)
+    while free:
+        phase = free.popleft()
+        del waiting[phase]
+        for later in after.get(phase, ()):
+            waiting[later] -= 1
+            if not waiting[later]:
+                free.append(later)
+    return np.array(sorted(waiting), np.int64)
+
+
+def _leads(after: dict[int, list[int]], start: int, end: int) -> bool:
+    """Return whether ``after`` leads from ``start`` to ``end`` (breadth first)."""
+    seen, wave = {start}, deque([start])
+    while wave:
+        at = wave.popleft()
+        if at == end:
+            return True
+        for later in after.get(at, ()):
+            if later not in seen:
+                seen.add(later)
+                wave.append(later)
+    return False
+
+
+def _refusal(phases: Phases, told: Dependencies, ix: int, why: str) -> str:
+    source, target = int(told.source[ix]), int(told.target[ix])
+    return f"{phases.path(target)} cannot come after {why}: {phases.path(source)}"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases as sources find them, in any order, before they become a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from grademl_otel.analyzers.execution.identity import UNNAMED, Kind, Tags, tags
+from grademl_otel.analyzers.execution.model import DERIVED
+from grademl_otel.analyzers.model.columns import IntArray
+
+ROOT: Final = 0
+"""Number of the implicit root of every draft."""
+
+Values = IntArray | int
+
+COLUMNS: Final = ("parent", "start", "end", "kind", "number", "label", "span_ix", "host", "flags")
+
+
+class IllegalPlace(ValueError):
+    """A phase cannot be put there; the text says why."""
+
+
+class Draft:
+    """Phases in blocks of arrays, numbered as they come. Nothing here is an object per phase."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[Kind, int] = {}
+        self.labels: dict[Tags, int] = {}
+        self.hosts: dict[str, int] = {}
+        self._blocks: list[dict[str, IntArray]] = []
+        self._count = 0
+        self._moved: dict[int, int] = {}
+        self.add(self.kind(""), -1, 0, 0, flags=DERIVED)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def kind(self, name: str, type_tags: Mapping[str, Any] | None = None, counted: str | None = None) -> int:
+        """Return the number of a kind; ``counted`` is the key of the tag that each instance numbers."""
+        if self._count:
+            name = name or UNNAMED
+        one = Kind(name, tags(type_tags or {}), counted)
+        return self.kinds.setdefault(one, len(self.kinds))
+
+    def label(self, of_instance: Mapping[str, Any]) -> int:
+        """Return the number of the tags of an instance that its type does not have; -1 for none."""
+        found = tags(of_instance)
+        return self.labels.setdefault(found, len(self.labels)) if found else -1
+
+    def host(self, name: str) -> int:
+        """Return the number of a host or clock; -1 for the empty name."""
+        return self.hosts.setdefault(name, len(self.hosts)) if name else -1
+
+    def add(
+        self,
+        kind: Values,
+        parent: Values,
+        start: Values,
+        end: Values,
+        *,
+        number: Values = -1,
+        label: Values = -1,
+        span_ix: Values = -1,
+        host: Values = -1,
+        flags: Values = 0,
+    ) -> IntArray:
+        """Add phases, one for each element of the arrays; return their numbers."""
+        given = dict(
+            zip(COLUMNS, (parent, start, end, kind, number, label, span_ix, host, flags), strict=True)
+        )
+        arrays = [np.atleast_1d(np.asarray(value, np.int64)) for value in given.values()]
+        count = max((len(array) for array in arrays if len(array) != 1), default=1)
+        self._blocks.append(
+            {name: np.broadcast_to(array, (count,)) for name, array in zip(given, arrays, strict=True)}
+        )
+        self._count += count
+        return np.arange(self._count - count, self._count)
+
+    def add_one(self, kind: int, parent: int, start: int = 0, end: int = 0, **more: int) -> int:
+        """Add one phase; return its number."""
+        return int(self.add(kind, parent, start, end, **more)[0])
+
+    def parent(self, phase: int) -> int:
+        """Return the number of the parent of ``phase``; -1 for the root."""
+        if phase in self._moved:
+            return self._moved[phase]
+        at = phase
+        for block in self._blocks:
+            if at < len(block["parent"]):
+                return int(block["parent"][at])
+            at -= len(block["parent"])
+        raise IndexError(phase)
+
+    def is_above(self, phase: int, other: int) -> bool:
+        """Return whether ``phase`` is an ancestor of ``other``."""
+        seen: set[int] = set()
+        while (other := self.parent(other)) >= 0 and other not in seen:
+            if other == phase:
+                return True
+            seen.add(other)
+        return False
+
+    def move(self, phase: int, parent: int) -> None:
+        """Put ``phase``, with all below it, under ``parent``; IllegalPlace where that lies below it."""
+        if phase == parent or self.is_above(phase, parent):
+            raise IllegalPlace("a phase cannot be part of itself, or of what is part of it")
+        self._moved[phase] = parent
+
+    def columns(self) -> dict[str, IntArray]:
+        """Return all phases as one array for each of `COLUMNS`."""
+        joined = {name: np.concatenate([block[name] for block in self._blocks]) for name in COLUMNS}
+        for phase, parent in self._moved.items():
+            joined["parent"][phase] = parent
+        return joined
