@@ -45,7 +45,7 @@ class SpanTree:
         )
         self._facts: dict[int, SpanFacts] = {}
         self._digests: dict[int, bytes] = {}
-        self._blockers = _blocking_links(spans)
+        self._blockers = blocking_links(spans)
 
     def children(self, ix: int) -> list[int]:
         """Return the children of span ``ix``, in no particular order."""
@@ -158,7 +158,8 @@ def trace_roots(spans: SpanColumns) -> list[int]:
     return found
 
 
-def _blocking_links(spans: SpanColumns) -> dict[int, list[int]]:
+def blocking_links(spans: SpanColumns) -> dict[int, list[int]]:
+    """Return span -> the spans that it names in links of kind ``blocking``."""
     links = spans.links
     wanted = [i for i, kind in enumerate(links.kind) if kind == BLOCKING]
     if not wanted:
