@@ -22,9 +22,10 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
-from grademl_otel.analyzers.graph.barrier import TOGETHER, barriers_of, same_steps
+from grademl_otel.analyzers.graph.barrier import TOGETHER, barriers_of, same_steps, training_rows
 from grademl_otel.analyzers.graph.budget import steady_rows
 from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
+from grademl_otel.analyzers.graph.event_graph import BoolArray
 from grademl_otel.analyzers.graph.main_lane import NAMES
 from grademl_otel.analyzers.graph.path import INFERRED, OBSERVED
 from grademl_otel.analyzers.model.collectives import Collectives
@@ -124,7 +125,7 @@ def common_steps(run: Run) -> tuple[IntArray, IntArray]:
 
 
 def _by_waits(run: Run, found: Activities, step: IntArray, rows: IntArray) -> Comparison:
-    own, wait, transfer = _spent(run, found, rows, None)
+    own, wait, transfer = _spent(run, found, rows, _met(run, found, COLLECTIVES), None)
     return Comparison(
         COLLECTIVES, run.ranks, step, _longest(wait, _meeting(found.collectives, rows)) - wait,
         run.steps.end[rows] - run.steps.start[rows], own, wait, transfer, _overlapped(run, found, rows),
@@ -190,19 +191,19 @@ def _by_arrivals(
     arrived: IntArray,
     late: IntArray,
 ) -> Comparison:
-    own, _, _ = _spent(run, found, rows, arrived)
+    own, _, _ = _spent(run, found, rows, _met(run, found, source), arrived)
     length = run.steps.end[rows] - run.steps.start[rows]
     return Comparison(source, run.ranks, step, late, length, own, None, None, None)
 
 
 def _spent(
-    run: Run, found: Activities, rows: IntArray, arrived: IntArray | None
+    run: Run, found: Activities, rows: IntArray, met: IntArray, arrived: IntArray | None
 ) -> tuple[dict[str, IntArray], IntArray, IntArray]:
     """Return (phase -> ns, ns of waiting for others, ns of transfers), matrices like ``rows``, of main lanes.
 
-    A step's time begins where the training step before it ended, so that what lies between two of them makes
-    the second one late. With ``arrived``, a phase that goes on after that time may hold waiting: only what it
-    took before counts.
+    A step's time begins when the ranks had ``met`` in the training step before it, so that what follows their
+    last collective makes the next one late, be it in that step or between the two. With ``arrived``, a phase
+    that goes on after that time may hold waiting: only what it took before counts.
     """
     main, steps = found.main, len(rows)
     apart = np.isin(main.name, (_WAIT, _TRANSFER))
@@ -211,7 +212,7 @@ def _spent(
     for column, rank in enumerate(run.ranks):
         pieces = main.of(rank)
         start, end = main.start[pieces], main.end[pieces]
-        cell = _cells(run, rank, main.row[pieces], end, rows[:, column])
+        cell = _cells(run, rank, met, end, rows[:, column])
         length = end - start
         if arrived is not None:
             at = np.maximum(np.searchsorted(start, arrived[:, column], "right") - 1, 0)
@@ -246,16 +247,41 @@ def _overlapped(run: Run, found: Activities, rows: IntArray) -> IntArray:
     return times
 
 
-def _cells(run: Run, rank: int, row: IntArray, end: IntArray, chosen: IntArray) -> IntArray:
-    """Return for each piece of ``rank`` the place among ``chosen`` of the step that it delays; else -1."""
-    mine = run.steps.of_rank(rank)
-    not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
-    training = mine.start + np.flatnonzero((run.steps.flags[mine] & not_training) == 0)
-    last = np.full(len(run.steps) + 1, np.iinfo(np.int64).min, np.int64)
-    np.maximum.at(last, row, end)  # the last element takes what is in no row
-    ends = np.maximum.accumulate(last[training])
+def _cells(run: Run, rank: int, met: IntArray, end: IntArray, chosen: IntArray) -> IntArray:
+    """Return for each piece of ``rank``, by its ``end``, the place among ``chosen`` of the step that it
+    delays; else -1.
+    """
+    training = training_rows(run, rank)
     place = np.full(len(run.steps) + 1, -1, np.int64)
     place[chosen] = np.arange(len(chosen))
+    ends = np.maximum.accumulate(met[training])
     owner = np.append(training, len(run.steps))[np.searchsorted(ends, end)]
     found: IntArray = place[owner]
     return found
+
+
+def _met(run: Run, found: Activities, source: str) -> IntArray:
+    """Return for each row when its rank left the others for the last time, or where it met none its end.
+
+    That is the end of its last collective, and of the backward that holds one.
+    """
+    main, of_run, steps = found.main, found.collectives, run.steps
+    never = np.iinfo(np.int64).min
+
+    def last(pieces: BoolArray) -> IntArray:
+        ends = np.full(len(steps), never, np.int64)
+        pieces = pieces & (main.row >= 0)
+        np.maximum.at(ends, main.row[pieces], main.end[pieces])
+        return ends
+
+    ended = last(np.ones(len(main), np.bool_))
+    met = last(np.isin(main.name, [NAMES.index(name) for name in _COMMUNICATION]))
+    beside = of_run.beside & (of_run.row >= 0)
+    np.maximum.at(met, of_run.row[beside], np.minimum(of_run.end[beside], ended[of_run.row[beside]]))
+    backward = last(main.top == NAMES.index(semconv.BACKWARD))
+    holds = np.full(len(steps), source == BACKWARD)
+    if {semconv.COLLECTIVE, semconv.BACKWARD} <= steps.count.keys():
+        first, begun = steps.first[semconv.COLLECTIVE], steps.first[semconv.BACKWARD]
+        holds |= (steps.count[semconv.COLLECTIVE] > 0) & (first >= begun) & (first < backward)
+    met = np.maximum(met, np.where(holds, backward, never))
+    return np.where(met > never, met, ended)
