@@ -4,7 +4,7 @@
 PYTHON ?= python3
 # What pip installs when $(PYTHON) has no PyTorch of its own; options of pip may follow the name.
 TORCH ?= torch
-# Passed on to pytest, e.g. make test ARGS='-k jaeger'
+# Passed on to pytest, e.g. make test ARGS='-k jaeger'; tests/__main__.py runs it several times side by side
 ARGS ?=
 
 VENV := .venv
@@ -30,7 +30,7 @@ demo: $(VENV)/.torch ## train a small CNN with a slow loader, traced, and say wh
 	  'then the line above, then http://localhost:16686)'
 
 test: $(VENV)/.dev $(VENV)/.frameworks parts ## run the whole test suite, against a real Jaeger and Collector
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m tests $(ARGS)
 
 parts: ## have the real servers of the tests at hand; the first time they are built with Go
 	@# Here, and not in a fixture, because a build takes longer than a test may. Without them tests skip, or

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that several folders share: the real servers.
+"""Fixtures that several folders share: the real servers. Which tests share a process is in `groups`.
 
 A machine that cannot have a server skips the tests that need one and says why; on CI (`CI=true`) they fail.
 """
@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from .groups import (  # noqa: F401
+    no_fork_beside_grpc,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+)
 from .support import servers
 from .support.needed import cannot_be_had, on_ci
 

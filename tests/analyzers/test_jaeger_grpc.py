@@ -182,7 +182,8 @@ def test_refusals(code: grpc.StatusCode, said: str, told: str, fake: FakeGrpc) -
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[jaeger_grpc.JaegerGrpc] = []
-    monkeypatch.setattr(jaeger_grpc.JaegerGrpc, "abort", lambda api: ended.append(api))
+    abort = jaeger_grpc.JaegerGrpc.abort
+    monkeypatch.setattr(jaeger_grpc.JaegerGrpc, "abort", lambda api: (ended.append(api), abort(api)))
     port = servers.free_ports(1)[0]
     said = refused(f"jaeger+grpc://127.0.0.1:{port}", timeout_s=0.5)
     assert (

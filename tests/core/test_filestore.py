@@ -222,8 +222,13 @@ def test_store_that_cannot_be_written_is_no_destination(tmp_path: Path) -> None:
 
 
 def sinks_of(store: Path, environ: dict[str, str], *exporters: str) -> list[Sink]:
+    """Return the sinks; their pipeline is closed already, so that it leaves no thread of gRPC's behind."""
     settings = Settings.from_env({"GRADEML_SPOOL_DIR": str(store / "spool")})
-    return Sinks(settings, environ).open(replace(INFO, store=str(store), exporters=exporters), START)
+    sinks = Sinks(settings, environ)
+    try:
+        return sinks.open(replace(INFO, store=str(store), exporters=exporters), START)
+    finally:
+        sinks.close(5)
 
 
 def test_sinks_are_those_that_the_run_names(tmp_path: Path) -> None:

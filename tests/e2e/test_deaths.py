@@ -143,10 +143,8 @@ def test_out_of_memory_by_the_kernel(scene: Scene) -> None:
 
 
 def test_out_of_memory_as_an_exception(scene: Scene) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
-
-    process = scene.start("memory", STEPS, preexec_fn=limit)
+    process = scene.start("memory", STEPS)
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (600 << 20, 600 << 20))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert theirs(err).endswith("MemoryError\n")

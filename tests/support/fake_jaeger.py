@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.httpserver import EndingServer
 from tests.support.synthetic import jaeger_trace
 
 Trace = list[tuple[dict[str, Any], dict[str, Any]]]
@@ -239,7 +240,7 @@ def serve(fake: FakeJaeger) -> Iterator[FakeJaeger]:
         def log_message(self, *arguments: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = EndingServer(("127.0.0.1", 0), Handler)
     fake.port = server.server_address[1]
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from ssl import SSLContext
 from threading import Lock, Thread
 from typing import Any
@@ -24,6 +24,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from .httpserver import EndingServer
 
 S = 1_000_000_000
 WEEK_S = 168 * 3600
@@ -413,7 +415,7 @@ def serve(fake: FakeTempo, tls: SSLContext | None = None) -> Iterator[FakeTempo]
         def log_message(self, *arguments: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = EndingServer(("127.0.0.1", 0), Handler)
     fake.port = server.server_address[1]
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)

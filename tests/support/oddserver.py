@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from .httpserver import EndingServer
 
 
 @dataclass
@@ -52,8 +54,7 @@ def serving(odd: OddServer) -> Iterator[OddServer]:
         def log_message(self, format: str, *args: object) -> None:
             """Tests say what they need to say."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = EndingServer(("127.0.0.1", 0), Handler)
     odd.port = int(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -31,6 +30,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .httpserver import EndingServer
 
 
 @dataclass
@@ -148,17 +149,7 @@ def http_receiver(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[
         def log_message(self, *_: object) -> None:
             pass
 
-    connections: list[socket.socket] = []
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def get_request(self) -> tuple[socket.socket, Any]:
-            connection, address = super().get_request()
-            connections.append(connection)
-            return connection, address
-
-    server = Server(("127.0.0.1", port), Handler)
+    server = EndingServer(("127.0.0.1", port), Handler)
     if tls is not None:
         # The handshake belongs to the connection's own thread, and may fail.
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -171,9 +162,6 @@ def http_receiver(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[
     finally:
         server.shutdown()
         server.server_close()
-        for connection in connections:  # its threads would go on serving those
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -213,7 +201,8 @@ def grpc_receiver(with_metrics: bool = True, port: int = 0, max_bytes: int = 4 <
             return ExportMetricsServiceResponse()
 
     options = (("grpc.max_receive_message_length", max_bytes), ("grpc.so_reuseport", 0))
-    server = grpc.server(ThreadPoolExecutor(8), options=options)
+    pool = ThreadPoolExecutor(8)
+    server = grpc.server(pool, options=options)
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Traces(), server)
     if with_metrics:
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
@@ -222,4 +211,5 @@ def grpc_receiver(with_metrics: bool = True, port: int = 0, max_bytes: int = 4 <
     try:
         yield receiver
     finally:
-        server.stop(0)
+        server.stop(0).wait(10)
+        pool.shutdown(wait=False)  # one may still be told to answer late
