@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, TracePaths, trace_paths, trace_roots
+from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, TracePaths, trace_roots
+from grademl_otel.analyzers.graph.profile_path import paths_of_traces
 from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run
@@ -44,7 +45,7 @@ class Subject:
         roots = _matching_roots(spans, query)
         if not roots:
             raise NothingFound(f"{self.telemetry.uri}: no trace in it matches the selection")
-        return trace_paths(spans, query.tolerance or DEFAULT_TOLERANCE, roots)
+        return paths_of_traces(spans, roots, query.tolerance or DEFAULT_TOLERANCE)
 
 
 def read_subject(query: Query) -> Subject:

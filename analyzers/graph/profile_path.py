@@ -15,9 +15,11 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.event_graph import EventGraph
+from grademl_otel.analyzers.graph.forest import trace_paths
 from grademl_otel.analyzers.graph.path import Path, Sections
 from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM
 from grademl_otel.analyzers.graph.span_graph import span_graph
+from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.graph.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.walk import Walker
 from grademl_otel.analyzers.model.columns import SpanColumns
@@ -31,7 +33,8 @@ def profiles(spans: SpanColumns, roots: Sequence[int]) -> list[int]:
     found = [root for root in roots if spans.raw_attributes.form(root) == KINETO]
     if len(found) < len(roots):
         found += _of_others(spans, [root for root in roots if spans.raw_attributes.form(root) != KINETO])
-    return sorted(found, key=list(roots).index)
+    place = {root: at for at, root in enumerate(roots)}
+    return sorted(found, key=place.__getitem__)
 
 
 def profile_path(spans: SpanColumns, root: int, inferred: bool = True) -> Path:
@@ -76,20 +79,39 @@ def _of_others(spans: SpanColumns, roots: Sequence[int]) -> list[int]:
     ]
 
 
-def profile_paths(spans: SpanColumns, roots: Sequence[int], inferred: bool = True) -> TracePaths:
-    """Return the critical path of each of the profiles under ``roots``, in their order."""
-    paths = [profile_path(spans, root, inferred) for root in roots]
-    starts, ends, clipped, overlaps = (
-        np.array([getattr(path, name) for path in paths], np.int64)
-        for name in ("start", "end", "clipped_ns", "overlap_ns")
-    )
-    counts = [len(path.sections) for path in paths]
+def paths_of_traces(
+    spans: SpanColumns, roots: Sequence[int], tolerance: OverlapTolerance, inferred: bool = True
+) -> TracePaths:
+    """Return the critical path of each trace under ``roots``, in their order: profiles by their graphs."""
+    mine = profiles(spans, roots)
+    if not mine:
+        return trace_paths(spans, tolerance, roots)
+    parts = [_of_one(root, profile_path(spans, root, inferred)) for root in mine]
+    others = [root for root in roots if root not in set(mine)]
+    if others:
+        parts.append(trace_paths(spans, tolerance, others))
+    found = _joined(parts)
+    place = {root: at for at, root in enumerate(found.roots.tolist())}
+    return found.take(np.array([place[root] for root in roots], np.int64))
+
+
+def _of_one(root: int, path: Path) -> TracePaths:
+    numbers = [
+        np.array([number]) for number in (root, path.start, path.end, path.clipped_ns, path.overlap_ns)
+    ]
+    start_to_overlap = dict(zip(("roots", "start", "end", "clipped_ns", "overlap_ns"), numbers, strict=True))
+    return TracePaths(sections=path.sections, first=np.array([0, len(path.sections)]), **start_to_overlap)
+
+
+def _joined(parts: Sequence[TracePaths]) -> TracePaths:
+    if len(parts) == 1:
+        return parts[0]
+    counts = np.concatenate([np.diff(part.first) for part in parts])
     return TracePaths(
-        roots=np.array(roots, np.int64),
-        start=starts,
-        end=ends,
-        sections=paths[0].sections if len(paths) == 1 else Sections.join([path.sections for path in paths]),
-        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
-        clipped_ns=clipped,
-        overlap_ns=overlaps,
+        sections=Sections.join([part.sections for part in parts]),
+        first=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
+        **{
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("roots", "start", "end", "clipped_ns", "overlap_ns")
+        },
     )
