@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.identity import Kind, Tags
@@ -187,12 +188,13 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-def _mixed(value: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64, the finalizer: every bit of what comes in changes half of those that go out."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    mixed: npt.NDArray[np.uint64] = value ^ (value >> np.uint64(31))
+    return mixed
 
 
 def _resolve_hosts(columns: Columns, by_level: Sequence[IntArray]) -> None:

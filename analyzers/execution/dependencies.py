@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.execution.model import BESIDE, SELF, Phases
 from grademl_otel.analyzers.execution.model import INFERRED as NO_PLACE
-from grademl_otel.analyzers.execution.model import SELF, Phases
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, EVIDENCE, INFERRED, OBSERVED
 from grademl_otel.analyzers.model.columns import IntArray
 
@@ -129,11 +129,12 @@ def check(phases: Phases, source: int, target: int, told: Dependencies) -> None:
 def inferred(phases: Phases, told: Dependencies) -> Dependencies:
     """Return what the times of phases tell, of parents that hold none of the ``told`` dependencies.
 
-    Self time and sums have no place in time that others could have waited for.
+    Self time and sums have no place in time that others could have waited for; other lanes go their own way;
+    and of traces that nothing ties to each other, below the root, the times tell nothing.
     """
     parent = phases.parent
-    placed = (phases.flags & (SELF | NO_PLACE)) == 0
-    placed &= (phases.end >= phases.start) & (parent >= 0)
+    placed = (phases.flags & (SELF | NO_PLACE | BESIDE)) == 0
+    placed &= (phases.end >= phases.start) & (parent > 0)
     placed &= ~np.isin(parent, parent[told.target])
     at = np.flatnonzero(placed)
     at = at[np.argsort(parent[at], kind="stable")]  # siblings stand in the order of their starts

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,7 @@ class Draft:
         self._blocks: list[dict[str, IntArray]] = []
         self._count = 0
         self._moved: dict[int, int] = {}
+        self._marked: dict[int, int] = {}
         self.add(self.kind(""), -1, 0, 0, flags=DERIVED)
 
     def __len__(self) -> int:
@@ -97,12 +98,20 @@ class Draft:
 
     def is_above(self, phase: int, other: int) -> bool:
         """Return whether ``phase`` is an ancestor of ``other``."""
-        seen: set[int] = set()
-        while (other := self.parent(other)) >= 0 and other not in seen:
-            if other == phase:
-                return True
-            seen.add(other)
-        return False
+        return phase != other and phase in self._line(other)
+
+    def common(self, some: Iterable[int]) -> int:
+        """Return the innermost phase that each of ``some`` is, or lies within."""
+        lines = [self._line(phase) for phase in some]
+        return next(phase for phase in lines[0] if all(phase in line for line in lines))
+
+    def _line(self, phase: int) -> dict[int, None]:
+        """Return ``phase`` and its ancestors, the root last."""
+        line: dict[int, None] = {}
+        while phase >= 0 and phase not in line:
+            line[phase] = None
+            phase = self.parent(phase)
+        return line
 
     def move(self, phase: int, parent: int) -> None:
         """Put ``phase``, with all below it, under ``parent``; IllegalPlace where that lies below it."""
@@ -110,9 +119,15 @@ class Draft:
             raise IllegalPlace("a phase cannot be part of itself, or of what is part of it")
         self._moved[phase] = parent
 
+    def mark(self, phase: int, flag: int) -> None:
+        """Give ``phase`` a further flag."""
+        self._marked[phase] = self._marked.get(phase, 0) | flag
+
     def columns(self) -> dict[str, IntArray]:
         """Return all phases as one array for each of `COLUMNS`."""
         joined = {name: np.concatenate([block[name] for block in self._blocks]) for name in COLUMNS}
         for phase, parent in self._moved.items():
             joined["parent"][phase] = parent
+        for phase, flag in self._marked.items():
+            joined["flags"][phase] |= flag
         return joined

@@ -96,7 +96,8 @@ class Phases(Tree):
     @property
     def duration(self) -> IntArray:
         """ns from start to end; 0 for one that ends before it starts."""
-        return np.maximum(self.end - self.start, 0)
+        duration: IntArray = np.maximum(self.end - self.start, 0)
+        return duration
 
     @property
     def leaves(self) -> BoolArray:

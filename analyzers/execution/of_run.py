@@ -16,6 +16,7 @@ import numpy as np
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING
+from grademl_otel.analyzers.execution.order import BoolArray
 from grademl_otel.analyzers.graph.items import loader_items
 from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, rows_and_phases
 from grademl_otel.analyzers.model.collectives import Collectives, collectives_of
@@ -184,7 +185,7 @@ class _Attempt:
         parent = self._passes_of(steps, start, evaluation)
         return draft.add(kind, parent, start, end, number=number, span_ix=span_ix)
 
-    def _passes_of(self, steps: StepTable, start: IntArray, evaluation: IntArray) -> IntArray:
+    def _passes_of(self, steps: StepTable, start: IntArray, evaluation: BoolArray) -> IntArray:
         """Return the phase that each row is part of: the innermost that holds its start.
 
         Work is no place for steps, and an evaluation is none for training: one that its loop has left stays

@@ -50,8 +50,8 @@ class NoMatch(NothingFound):
 class Selectable(Protocol):
     """A tree whose nodes are called something; see `order.Tree`."""
 
-    parent: IntArray
-
+    @property
+    def parent(self) -> IntArray: ...
     def __len__(self) -> int: ...
     def below(self, chosen: BoolArray) -> BoolArray:
         """Return the mask of what lies below the chosen."""
@@ -151,7 +151,9 @@ def _split(text: str) -> list[str]:
 
 
 def _component(part: str, text: str) -> _Component:
-    name, bracket, instance = [], None, []
+    name: list[str] = []
+    instance: list[str] = []
+    bracket: int | None = None
     tokens = _TOKEN.findall(part)
     for at, token in enumerate(tokens):
         if token == "[" and bracket is None:
@@ -221,7 +223,7 @@ def _near(tree: Selectable, candidates: IntArray, step: _Component) -> str | Non
     some = [tree.identifier(node) for node in candidates[:_LOOKED_AT].tolist()]
     names = [_name_text(tree, node) for node in candidates[first].tolist()]
     for asked, known in ((step.text, some), (step.text.partition("[")[0], names)):
-        found = difflib.get_close_matches(asked, dict.fromkeys(known), n=1)
+        found: list[str] = difflib.get_close_matches(asked, list(dict.fromkeys(known)), n=1)
         if found:
             return found[0]
     return None

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spans of others as phases: a span is one, its type is its service, its name and what is chosen beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.execution.draft import ROOT, Draft
+from grademl_otel.analyzers.execution.identity import text_of
+from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, MISSING
+from grademl_otel.analyzers.execution.order import BoolArray
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, SpanColumns
+from grademl_otel.analyzers.units import count
+
+SERVICE: Final = "service"
+MISSING_NAME: Final = "(missing)"
+"""What a parent is called that spans name and that is not here."""
+
+
+@dataclass(frozen=True)
+class SpanIdentity:
+    """Which attributes of spans of others are tags, beside the service; by default none."""
+
+    types: tuple[str, ...] = ()
+    """Keys of attributes that tell types apart, as `http.request.method`."""
+    tags: tuple[str, ...] = ()
+    """Keys of attributes that tell instances of one type apart, as `http.request.id`."""
+
+
+@dataclass
+class _Tagged:
+    """Kind and label of each chosen span."""
+
+    kind: IntArray
+    label: IntArray
+
+
+def add_traces(
+    draft: Draft, spans: SpanColumns, chosen: IntArray, identity: SpanIdentity, phase_of_span: IntArray
+) -> list[str]:
+    """Add the ``chosen`` spans, below their parents or the root; return a line for what is odd.
+
+    ``phase_of_span`` has the phases of spans that are there already, for those that are part of them, and
+    gets those of the chosen. A parent that is not among the spans becomes a phase that is derived of its
+    children; one with impossible times is passed over for what is above it.
+    """
+    if not len(chosen):
+        return []
+    first = len(draft)
+    phase_of_span[chosen] = np.arange(first, first + len(chosen))
+    above = _nearest(spans.parent_ix, chosen, phase_of_span)
+    orphans = np.flatnonzero(spans.parent_ix[chosen] == ORPHAN)
+    own, twice = _missing_parents(spans, chosen[orphans])
+    above[orphans[own >= 0]] = first + len(chosen) + own[own >= 0]
+    tagged = _tagged(draft, spans, chosen, identity)
+    draft.add(
+        tagged.kind,
+        above,
+        spans.start[chosen],
+        spans.end[chosen],
+        label=tagged.label,
+        span_ix=chosen,
+        host=_hosts(draft, spans, chosen),
+        # What is told of a step by others beside us takes none of its time.
+        flags=np.where(_beside(spans, chosen) | ((above != ROOT) & (above < first)), BESIDE, 0),
+    )
+    missing = int(own.max(initial=-1)) + 1
+    if missing:
+        draft.add(draft.kind(MISSING_NAME), np.full(missing, ROOT), 0, 0, flags=DERIVED | MISSING)
+    return [f"the parents of {count(twice, 'span')} lead back to the span itself"] if twice else []
+
+
+def _nearest(parent_ix: IntArray, chosen: IntArray, phase_of_span: IntArray) -> IntArray:
+    """Return the phase of the nearest ancestor that has one of each chosen span; the root where none has."""
+    above = parent_ix[chosen].copy()
+    while True:
+        passed = np.flatnonzero((above >= 0) & (phase_of_span[above] < 0))
+        if not len(passed):
+            break
+        above[passed] = parent_ix[above[passed]]
+    found: IntArray = np.where(above >= 0, phase_of_span[above], ROOT)
+    return found
+
+
+def _missing_parents(spans: SpanColumns, orphans: IntArray) -> tuple[IntArray, int]:
+    """Return (number of the missing parent of each orphan, -1 for none; spans whose parents are a circle)."""
+    if not len(orphans):
+        return np.zeros(0, np.int64), 0
+    keys = np.stack(
+        [spans.trace_hi[orphans], spans.trace_lo[orphans], spans.parent_id[orphans]], axis=1
+    )  # fmt: skip
+    suspects = np.flatnonzero(np.isin(spans.span_id, keys[:, 2]))
+    there = set(
+        zip(
+            spans.trace_hi[suspects].tolist(),
+            spans.trace_lo[suspects].tolist(),
+            spans.span_id[suspects].tolist(),
+            strict=True,
+        )
+    )
+    circle = np.array([key in there for key in map(tuple, keys.tolist())], np.bool_)
+    number = np.full(len(orphans), -1, np.int64)
+    _, of_key = np.unique(keys[~circle], axis=0, return_inverse=True)
+    number[~circle] = of_key.reshape(-1)
+    return number, int(circle.sum())
+
+
+def _tagged(draft: Draft, spans: SpanColumns, chosen: IntArray, identity: SpanIdentity) -> _Tagged:
+    names, resources = spans.name_ix[chosen].astype(np.int64), spans.resource_ix[chosen].astype(np.int64)
+    key = names * len(spans.resources) + resources
+    distinct, of_key = np.unique(key, return_inverse=True)
+    services = [str(resource.get("service.name", "")) for resource in spans.resources]
+    pairs = [divmod(one, len(spans.resources)) for one in distinct.tolist()]
+    kinds = [draft.kind(spans.names[name], _service(services[resource])) for name, resource in pairs]
+    kind, label = np.array(kinds, np.int64)[of_key], np.full(len(chosen), -1, np.int64)
+    wanted = (*identity.types, *identity.tags)
+    may = np.zeros(len(chosen), np.bool_)
+    for one in wanted:
+        may |= spans.raw_attributes.that_may_have(one.encode(), chosen)
+    for at in np.flatnonzero(may).tolist():
+        ix = int(chosen[at])
+        attributes = spans.attributes(ix)
+        of_type = _service(spans.service(ix)) | _of(attributes, identity.types)
+        kind[at] = draft.kind(spans.name(ix), of_type)
+        label[at] = draft.label(
+            {key: value for key, value in _of(attributes, identity.tags).items() if key not in of_type}
+        )
+    return _Tagged(kind, label)
+
+
+def _service(name: str) -> dict[str, Any]:
+    return {SERVICE: name} if name else {}
+
+
+def _of(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: text_of(attributes[key]) for key in keys if attributes.get(key) is not None}
+
+
+def _hosts(draft: Draft, spans: SpanColumns, chosen: IntArray) -> IntArray:
+    names = [
+        str(resource.get("host.name") or resource.get(semconv.CLOCK_ID) or "") for resource in spans.resources
+    ]
+    numbers = np.array([draft.host(name) for name in names] or [-1], np.int64)
+    of_chosen: IntArray = numbers[spans.resource_ix[chosen]]
+    return of_chosen
+
+
+def _beside(spans: SpanColumns, chosen: IntArray) -> BoolArray:
+    """Return which of the chosen spans name another lane than the nearest ancestor that names one."""
+    beside = np.zeros(len(chosen), np.bool_)
+    told = spans.raw_attributes.that_may_have(semconv.LANE.encode(), chosen)
+    lanes: dict[int, str] = {}
+    for ix in chosen[told].tolist():
+        lane = spans.attributes(ix).get(semconv.LANE)
+        if isinstance(lane, str):
+            lanes[ix] = lane
+    if not lanes:
+        return beside
+    has_lane = np.zeros(len(spans), np.int64) - 1
+    has_lane[list(lanes)] = list(lanes)
+    around = _nearest(spans.parent_ix, chosen[told], np.where(has_lane >= 0, has_lane + 1, -1))
+    for at, ix, holder in zip(
+        np.flatnonzero(told).tolist(), chosen[told].tolist(), (around - 1).tolist(), strict=True
+    ):
+        beside[at] = ix in lanes and holder >= 0 and lanes[ix] != lanes[holder]
+    return beside
+
+
+def foreign(spans: SpanColumns, ours: BoolArray) -> IntArray:
+    """Return the spans with possible times whose resources are not ``ours`` (a mask of resources)."""
+    found: IntArray = np.flatnonzero(~ours[spans.resource_ix] & spans.possible)
+    return found
+
+
+def roots(spans: SpanColumns, chosen: IntArray) -> IntArray:
+    """Return those of the ``chosen`` spans that have no parent."""
+    found: IntArray = chosen[spans.parent_ix[chosen] == NO_PARENT]
+    return found

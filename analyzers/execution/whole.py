@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The execution model of all that was read: every attempt of every run, and every trace of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grademl_otel import semconv
+from grademl_otel.analyzers.execution import told
+from grademl_otel.analyzers.execution.assembly import assemble
+from grademl_otel.analyzers.execution.dependencies import Dependencies, inferred, legal
+from grademl_otel.analyzers.execution.draft import ROOT, Draft
+from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, Phases, Types
+from grademl_otel.analyzers.execution.of_run import add_attempt
+from grademl_otel.analyzers.execution.of_traces import SpanIdentity, add_traces, foreign, roots
+from grademl_otel.analyzers.execution.owners import (
+    CONTEXT,
+    LOG,
+    MOST_SOUGHT,
+    PARENT,
+    RUN,
+    Claim,
+    application_ids,
+    linked,
+    logged,
+    settle,
+)
+from grademl_otel.analyzers.execution.patterns import Pattern
+from grademl_otel.analyzers.execution.repeatability import repeatability
+from grademl_otel.analyzers.model.attempts import identity
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.facts import Run
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutionModel:
+    """All that ran, as one tree; how its types repeat, and what came after what."""
+
+    phases: Phases
+    types: Types
+    dependencies: Dependencies
+    repeats: Sequence[str]
+    """Of each type, one of `repeatability.REPEATS`."""
+    conflicts: Sequence[str]
+    """What was told twice, or cannot be, a line each."""
+
+    def __len__(self) -> int:
+        return len(self.phases)
+
+    def select(self, pattern: str | Pattern, origin: int = 0) -> IntArray:
+        """Return the phases that ``pattern`` selects, ascending; from ``origin``, when it is relative.
+
+        Raises InvalidPattern and NoMatch, see `patterns`.
+        """
+        return _compiled(pattern).select(self.phases, origin)
+
+    def select_types(self, pattern: str | Pattern, origin: int = 0) -> IntArray:
+        """Return the types that ``pattern`` selects by their type paths, ascending."""
+        return _compiled(pattern).select(self.types, origin)
+
+    def of_types(self, types: IntArray) -> IntArray:
+        """Return the phases of these types, ascending."""
+        return np.flatnonzero(np.isin(self.phases.type, types))
+
+    def busy_by_type(self) -> IntArray:
+        """Return the time of the phases of each type, those side by side added up, in ns."""
+        sums: IntArray = np.zeros(len(self.types), np.int64)
+        np.add.at(sums, self.phases.type, self.phases.busy)
+        return sums
+
+    def observed(self) -> ExecutionModel:
+        """Return the model without dependencies that are inferred (``--no-inferred``)."""
+        return replace(self, dependencies=self.dependencies.observed())
+
+
+def _compiled(pattern: str | Pattern) -> Pattern:
+    return Pattern(pattern) if isinstance(pattern, str) else pattern
+
+
+def execution_model(
+    spans: SpanColumns, runs: Sequence[Run], identity_of: SpanIdentity | None = None
+) -> ExecutionModel:
+    """Return the execution model of ``runs`` (attempts, of the same telemetry), and of what is in ``spans``
+    beside runs of ours.
+
+    ``spans`` have the times of others by one clock; those of a run are as the run has them.
+    """
+    draft = Draft()
+    phase_of_span = np.full(len(spans), -1, np.int64)
+    run_phases = _add_runs(draft, runs, phase_of_span)
+    ours = np.array([identity(resource) is not None for resource in spans.resources] or [True], np.bool_)
+    others = foreign(spans, ours)
+    conflicts = add_traces(draft, spans, others, identity_of or SpanIdentity(), phase_of_span)
+    claims = _claims(draft, spans, runs, run_phases, others, phase_of_span)
+    settled, disputed = settle(draft, claims, _words(spans, run_phases, phase_of_span, claims))
+    conflicts += disputed
+    for child, owner in settled.items():
+        if any(phase == owner or draft.is_above(phase, owner) for phase in run_phases.values()):
+            draft.mark(child, BESIDE)  # another process: a rank's time is that of its main lane
+    phases, types, place = assemble(draft)
+    placed = np.where(phase_of_span >= 0, place[phase_of_span], -1)
+    known, said, wrong = told.told(spans, phases, placed)
+    lawful, illegal = legal(phases, known)
+    return ExecutionModel(
+        phases=phases,
+        types=types,
+        dependencies=Dependencies.join([lawful, inferred(phases, lawful)]),
+        repeats=repeatability(phases, types, lawful, said),
+        conflicts=[*conflicts, *wrong, *illegal],
+    )
+
+
+def _add_runs(draft: Draft, runs: Sequence[Run], phase_of_span: IntArray) -> dict[str, int]:
+    """Add the ``runs``; return run id -> the phase of all of its attempts."""
+    found: dict[str, int] = {}
+    for run in runs:
+        if run.run_id not in found:
+            kind = draft.kind(semconv.RUN, {"script": run.script or None})
+            label = draft.label({"id": run.run_id, "name": run.name or None})
+            found[run.run_id] = draft.add_one(kind, ROOT, label=label, flags=DERIVED)
+        add_attempt(draft, run, found[run.run_id], phase_of_span)
+    return found
+
+
+def _claims(
+    draft: Draft,
+    spans: SpanColumns,
+    runs: Sequence[Run],
+    run_phases: Mapping[str, int],
+    others: IntArray,
+    phase_of_span: IntArray,
+) -> list[Claim]:
+    """Return who is said to have launched what."""
+    run_of_span = {ix: run for run in runs for ix in run.run_spans.values()}
+    of_root = set(roots(spans, others).tolist())
+    claims = []
+    for ix, target in linked(spans, PARENT):
+        owner = int(phase_of_span[target])
+        run = run_of_span.get(ix)
+        if owner < 0 or (run is None and ix not in of_root):
+            continue
+        child = run_phases[run.run_id] if run is not None else int(phase_of_span[ix])
+        launcher = run_of_span.get(target)
+        by_run = run is not None and launcher is not None and launcher.run_id == run.parent
+        claims.append(Claim(child, owner, RUN if by_run else CONTEXT))
+    claims += _begun_in_a_run(spans, runs, roots(spans, others), phase_of_span)
+    owned = {claim.child for claim in claims}
+    for run in runs:
+        child = run_phases[run.run_id]
+        if run.parent is not None and run.parent in run_phases and child not in owned:
+            claims.append(Claim(child, run_phases[run.parent], RUN))
+    owned = {claim.child for claim in claims}
+    sought = {run_id: phase for run_id, phase in run_phases.items() if phase not in owned}
+    for name, ix in application_ids(spans, roots(spans, others)).items():
+        if (phase := int(phase_of_span[ix])) not in owned:
+            sought.setdefault(name, phase)
+    for name, child in sorted(sought.items())[:MOST_SOUGHT]:
+        owners = (int(phase_of_span[ix]) for ix in logged(spans, others, name))
+        claims += [
+            Claim(child, one, LOG) for one in owners if one != child and not draft.is_above(child, one)
+        ]
+    return claims
+
+
+def _begun_in_a_run(
+    spans: SpanColumns, runs: Sequence[Run], begun: IntArray, phase_of_span: IntArray
+) -> Iterator[Claim]:
+    """Yield the claims of ranks on traces of others whose roots, ``begun``, carry the id of their run."""
+    ranks = {
+        (run.run_id, rank): [
+            (one.rank_bounds[rank], int(phase_of_span[one.run_spans[rank]]))
+            for one in runs
+            if one.run_id == run.run_id and rank in one.run_spans
+        ]
+        for run in runs
+        for rank in run.ranks
+    }
+    told = spans.raw_attributes.that_may_have(semconv.RUN_ID.encode(), begun)
+    for ix in begun[told].tolist():
+        attributes, start = spans.attributes(ix), int(spans.start[ix])
+        rank = attributes.get(semconv.RANK, 0)
+        known = ranks.get((str(attributes.get(semconv.RUN_ID)), rank if isinstance(rank, int) else 0), ())
+        for (low, high), owner in known:
+            if low <= start < high:
+                yield Claim(int(phase_of_span[ix]), owner, RUN)
+
+
+def _words(
+    spans: SpanColumns,
+    run_phases: Mapping[str, int],
+    phase_of_span: IntArray,
+    claims: Sequence[Claim],
+) -> dict[int, str]:
+    """Return what the phases in ``claims`` are called in a conflict, and what holds several of them."""
+    words = {phase: f"run {run_id}" for run_id, phase in run_phases.items()}
+    asked = {phase for claim in claims for phase in (claim.child, claim.owner)} - words.keys()
+    for ix in np.flatnonzero(np.isin(phase_of_span, list(asked))).tolist():
+        words[int(phase_of_span[ix])] = f"{spans.name(ix)} (span {spans.span_id_hex(ix)})"
+    return words
