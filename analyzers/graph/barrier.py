@@ -19,25 +19,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Final
 
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
+from grademl_otel.analyzers.graph.common_steps import TOGETHER, left_together, same_steps, training_rows
+from grademl_otel.analyzers.graph.estimates import wilson
 from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges, EventGraph
-from grademl_otel.analyzers.graph.learned import wilson
 from grademl_otel.analyzers.graph.main_lane import NAMES
 from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
-TOGETHER: Final = 0.95
-"""Part of the steps in which backward must end on all ranks at the same time to hold a barrier."""
-TOGETHER_SHARE: Final = 0.05
-TOGETHER_NS: Final = 1_000_000
-"""What "at the same time" allows: this part of the step, and at least so much."""
 NOTICED: Final = 0.01
 """Part of a step by which a rank must have come later than another to have kept that one waiting."""
 _NOTICED_NS: Final = 100_000
@@ -97,31 +92,11 @@ def barriers_of(run: Run, step: IntArray, rows: IntArray) -> Barriers | None:
     if not len(step):
         return None
     length = (run.steps.end[rows] - run.steps.start[rows]).max(axis=1)
-    left = _on_one_clock(run, found, ended[rows], length)
-    spread = left.max(axis=1) - left.min(axis=1)
-    together = int(np.count_nonzero(spread <= np.maximum(TOGETHER_NS, TOGETHER_SHARE * length)))
+    clocks = found.collectives.clocks
+    together = int(np.count_nonzero(left_together(clocks, run.ranks, ended[rows], length)))
     if together < TOGETHER * len(step):
         return None
     return Barriers(run.ranks, step, rows, begun[rows], ended[rows], length, wilson(together, len(step)))
-
-
-def same_steps(run: Run, per_rank: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the steps that all ranks have among their rows ``per_rank``, and their rows: [step, rank]."""
-    numbers = [run.steps.step[rows] for rows in per_rank]
-    step: IntArray = reduce(np.intersect1d, numbers)
-    columns = []
-    for rows, own in zip(per_rank, numbers, strict=True):
-        order = np.argsort(own, kind="stable")
-        columns.append(rows[order[np.searchsorted(own[order], step)]] if len(step) else rows[:0])
-    return step, np.stack(columns, axis=1)
-
-
-def training_rows(run: Run, rank: int) -> IntArray:
-    """Return the rows of the step table that are training steps of ``rank``, in order."""
-    mine = run.steps.of_rank(rank)
-    not_training = semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE
-    rows: IntArray = mine.start + np.flatnonzero((run.steps.flags[mine] & not_training) == 0)
-    return rows
 
 
 def barrier_edges(run: Run, graph: EventGraph) -> Edges:
@@ -139,7 +114,7 @@ def barrier_edges(run: Run, graph: EventGraph) -> Edges:
     shift = activities(run).collectives.clocks.shift(np.array(run.ranks, np.int64))
     ended = found.ended - shift
     activity = np.stack(
-        [_that_ends(graph, lanes[rank], ended[:, at]) for at, rank in enumerate(run.ranks)], axis=1
+        [graph.running(lanes[rank], ended[:, at]) for at, rank in enumerate(run.ranks)], axis=1
     )
     late = found.late
     last = late.argmax(axis=1)[:, None]
@@ -147,6 +122,7 @@ def barrier_edges(run: Run, graph: EventGraph) -> Edges:
     waited = np.take_along_axis(late, last, 1) - late > found.noticed[:, None]
     moment = np.minimum(left, ended)
     waited &= (activity >= 0) & (source >= 0) & (moment > graph.start[source])
+    waited &= graph.end[activity] == ended
     return Edges.of(
         COLLECTIVE,
         np.broadcast_to(source, waited.shape)[waited],
@@ -156,16 +132,6 @@ def barrier_edges(run: Run, graph: EventGraph) -> Edges:
         evidence=INFERRED,
         confidence=found.confidence,
     )
-
-
-def _that_ends(graph: EventGraph, lane: int, moment: IntArray) -> IntArray:
-    """Return the activity of ``lane`` that ends at each ``moment``; -1 where none does."""
-    mine = graph.of_lane(lane)
-    at = mine.start + np.searchsorted(graph.end[mine], moment)
-    at = np.minimum(at, max(mine.start, mine.stop - 1))
-    if mine.stop == mine.start:
-        return np.full(len(moment), -1, np.int64)
-    return np.where(graph.end[at] == moment, at, -1)
 
 
 # --- Stages -----------------------------------------------------------------------------------------------
@@ -241,21 +207,6 @@ def _last_backward(run: Run, found: Activities) -> tuple[IntArray, IntArray]:
     end[main.row[pieces]] = main.end[pieces]
     begin[main.row[first]] = np.where(unsure[:-1], -1, begin[main.row[first]])
     return begin, np.where(begin >= 0, end, -1)
-
-
-def _on_one_clock(run: Run, found: Activities, ended: IntArray, length: IntArray) -> IntArray:
-    """Return ``ended`` by one clock; where nothing ties them, as if all left together at the median."""
-    clocks, ranks = found.collectives.clocks, np.array(run.ranks, np.int64)
-    ended = ended - clocks.shift(ranks)
-    if clocks.tell(run.ranks, int(np.median(length))):
-        return ended
-    number = clocks.number(ranks)
-    apart = ended - ended[:, :1]
-    offset = np.zeros(len(ranks), np.int64)
-    for one in np.unique(number).tolist():
-        if one != number[0]:
-            offset[number == one] = round(float(np.median(apart[:, number == one])))
-    return ended - offset
 
 
 def _seen_in_backward(run: Run, found: Activities, rows: IntArray) -> bool:

@@ -137,6 +137,15 @@ class EventGraph:
         first, end = np.searchsorted(self.lane, (lane, lane + 1))
         return slice(int(first), int(end))
 
+    def running(self, lane: int, moment: IntArray) -> IntArray:
+        """Return the activities of ``lane`` in which moments lie, or at whose end; -1 where there is none."""
+        mine = self.of_lane(lane)
+        at = mine.start + np.searchsorted(self.start[mine], moment) - 1
+        inside = at >= mine.start
+        inside[inside] = self.end[at[inside]] >= moment[inside]
+        found: IntArray = np.where(inside, at, -1)
+        return found
+
     @property
     def rank(self) -> IntArray:
         """Rank of each activity; -1 where its lane has none."""

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
 from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import LEARNED, BoolArray, Edges, EventGraph, FloatArray
+from grademl_otel.analyzers.graph.estimates import resistant_slope, wilson
+from grademl_otel.analyzers.graph.event_graph import LEARNED, BoolArray, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import INFERRED, KINDS, TRANSFER, UNEXPLAINED, WORK
 from grademl_otel.analyzers.graph.recurring import Recurring
 from grademl_otel.analyzers.model.columns import IntArray
@@ -49,7 +49,6 @@ _MOST_STEPS: Final = 1_024
 _MOST_SOURCES: Final = 256
 _MOST_TARGETS: Final = 64
 _NEVER: Final = np.iinfo(np.int64).min // 4
-_Z: Final = 1.96
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,15 @@ class Learned:
     """Kinds of events that were not looked at, as there are too many."""
 
 
-def learned_edges(graph: EventGraph, error_ns: int = 0) -> Edges:
-    """Return the edges that the steps of ``graph`` show; clocks of its lanes may be ``error_ns`` apart."""
-    return learn(graph, error_ns).edges
+def learned_edges(graph: EventGraph, error_ns: int = 0, clock: IntArray | None = None) -> Edges:
+    """Return the edges that the steps of ``graph`` show; clocks of its lanes may be ``error_ns`` apart.
+
+    ``clock`` has a number for each lane, equal for those whose times can be compared; by default all can.
+    """
+    return learn(graph, error_ns, clock).edges
 
 
-def learn(graph: EventGraph, error_ns: int = 0) -> Learned:
+def learn(graph: EventGraph, error_ns: int = 0, clock: IntArray | None = None) -> Learned:
     """Return the same, with how much was left out. Sources and targets lie in different lanes."""
     found = Recurring.of(graph)
     if found is None:
@@ -75,10 +77,11 @@ def learn(graph: EventGraph, error_ns: int = 0) -> Learned:
     events = list(_unexplained(graph, found))
     events.sort(key=lambda one: -len(one.at))  # stable: of equally many, those that come first by name
     soon = max(_SOON_NS, round(_SOON_SHARE * found.length_ns))
+    usual = np.sort(sources[:_MOST_SOURCES])
     edges = [
         edge
         for target in events[:_MOST_TARGETS]
-        for edge in _edges_to(found, np.sort(sources[:_MOST_SOURCES]), target, error_ns, soon)
+        for edge in _edges_to(found, _others(found, usual, target, clock), target, error_ns, soon)
     ]
     left_out = max(0, len(sources) - _MOST_SOURCES) + max(0, len(events) - _MOST_TARGETS)
     return Learned(Edges.join(edges), left_out)
@@ -125,7 +128,8 @@ def _unexplained(graph: EventGraph, found: Recurring) -> Iterator[_Target]:
     explained = np.zeros((2, len(graph)), np.bool_)
     explained[graph.edges.to_end.astype(np.int64), graph.edges.target] = True
     named = np.array(["wait" in name.replace("_", ".").split(".") for name in graph.phases] or [False])
-    waiting = graph.waits | (graph.kind == KINDS.index(UNEXPLAINED)) | named[graph.phase]
+    waiting = graph.waits & (graph.kind != KINDS.index(TRANSFER))
+    waiting |= (graph.kind == KINDS.index(UNEXPLAINED)) | named[graph.phase]
     ends = (waiting & ~explained[1])[found.last]
     before = np.full(len(graph), _NEVER, np.int64)
     same = graph.lane[1:] == graph.lane[:-1]
@@ -147,6 +151,16 @@ def _unexplained(graph: EventGraph, found: Recurring) -> Iterator[_Target]:
 # --- What explains it -------------------------------------------------------------------------------------
 
 
+def _others(found: Recurring, types: IntArray, target: _Target, clock: IntArray | None) -> IntArray:
+    """Return those of ``types`` that lie in other lanes than ``target``, whose times can be compared."""
+    lane = found.lane_of[types]
+    other = lane != target.lane
+    if clock is not None:
+        other &= clock[lane] == clock[target.lane]
+    others: IntArray = types[other]
+    return others
+
+
 @dataclass(frozen=True)
 class _Candidates:
     """What may explain a target: types of this step or of the one before, as matrices [candidate, step]."""
@@ -159,7 +173,6 @@ class _Candidates:
 
     @classmethod
     def of(cls, found: Recurring, types: IntArray, target: _Target) -> _Candidates:
-        types = types[found.lane_of[types] != target.lane]
         previous = np.where(found.follows[target.step], target.step - 1, -1)
         at = np.concatenate([found.find(types, target.step), found.find(types, previous)])
         return cls(
@@ -238,33 +251,3 @@ def _confidence(of: _Candidates, target: _Target, row: int, binds: BoolArray, so
     later = (target.at - of.start[row])[follows].astype(np.float64)
     slope, error = resistant_slope(length, later)
     return wilson(close, count) if _SLOPES[0] <= slope <= _SLOPES[1] and error <= _SURE else 0.0
-
-
-def resistant_slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
-    """Return (slope of ``y`` over ``x``, its standard error) from the medians of the outer thirds by ``x``.
-
-    The error goes by the median deviations of ``y - x`` there. (0, inf) where ``x`` does not vary.
-    """
-    third = max(1, len(x) // 3)
-    order = np.argsort(x, kind="stable")
-    low, high = order[:third], order[-third:]
-    apart = float(np.median(x[high]) - np.median(x[low]))
-    if apart <= 0:
-        return 0.0, float("inf")
-    slope = float(np.median(y[high]) - np.median(y[low])) / apart
-    variance = sum(_deviation((y - x)[side]) ** 2 / len(side) for side in (low, high))
-    # 1.2533: the standard error of a median against that of a mean.
-    return slope, 1.2533 * sqrt(variance) / apart
-
-
-def _deviation(values: FloatArray) -> float:
-    """Return the standard deviation as the median deviation tells it (1.4826: that of a normal one)."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
-
-
-def wilson(hits: int, of: int) -> float:
-    """Return the lower bound of Wilson's 95 % interval of a proportion (J. Am. Stat. Assoc. 22, 1927)."""
-    if not of:
-        return 0.0
-    share, z = hits / of, _Z * _Z / of
-    return max(0.0, (share + z / 2 - sqrt(z * (share * (1 - share) + z / 4))) / (1 + z))

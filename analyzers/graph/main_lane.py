@@ -44,6 +44,7 @@ from grademl_otel.analyzers.graph.intervals import (
     lay_out,
     nesting_depths,
 )
+from grademl_otel.analyzers.graph.table_ties import table_ties
 from grademl_otel.analyzers.model.collectives import Collectives
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run, names_itself
@@ -319,7 +320,8 @@ class _Rows:
                 f"the table counts: {shown}"
             )
         detail = detail.where(detailed[detail.row])
-        return _Phases.join([detail, *self._parts(detail), self._from_table(~detailed)]), conflicts
+        table = self._from_table(~detailed)
+        return _Phases.join([detail, *self._parts(detail), table, self._tied(table)]), conflicts
 
     def _parts(self, detail: _Phases) -> list[_Phases]:
         """Return what collectives of ``detail`` consist of, as phases inside of it."""
@@ -336,6 +338,21 @@ class _Rows:
                 of_backward(found, rank, start, end, backward, waited),
             )
         ]
+
+    def _tied(self, table: _Phases) -> _Phases:
+        """Return what collectives consist of that only the step table tells, as phases inside of them."""
+        clocks = self.collectives.clocks
+        ties = table_ties(self.run, clocks)
+        if ties is None:
+            return _Phases.join([])
+        last: IntArray = np.full(len(self.start), np.iinfo(np.int64).min, np.int64)
+        last[ties.rows] = ties.last + clocks.shift(np.array(ties.ranks, np.int64))
+        at = np.flatnonzero((table.name == _INDEX[semconv.COLLECTIVE]) & ~table.inferred)
+        cut = last[table.row[at]]
+        at, cut = at[cut >= self.start[table.row[at]]], cut[cut >= self.start[table.row[at]]]
+        none, told = np.full(len(at), -1, np.int64), np.ones(len(at), bool)
+        parts = Parts.of(table.start[at], cut, table.end[at], at, none, none, none, told, inferred=True)
+        return _phases_of(parts, table)
 
     def _where_placed(self, phase: str, detail: _Phases) -> BoolArray:
         """Return the rows in whose lane the table's collectives, or waits for them, have their own time.

@@ -17,12 +17,11 @@ from grademl_otel.analyzers.graph.barrier import (
     Barriers,
     barrier_edges,
     barriers_of,
-    same_steps,
     stages_of,
-    training_rows,
 )
+from grademl_otel.analyzers.graph.common_steps import same_steps, training_rows
+from grademl_otel.analyzers.graph.estimates import wilson
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, Edges, EventGraph
-from grademl_otel.analyzers.graph.learned import wilson
 from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, phase_named
 from grademl_otel.analyzers.graph.path import EVIDENCE, GAP, KINDS, Path, kind_of
 from grademl_otel.analyzers.graph.walk import walk

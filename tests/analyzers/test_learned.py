@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grademl_otel.analyzers.graph.estimates import resistant_slope, wilson
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, QUEUE, Edges, EventGraph
-from grademl_otel.analyzers.graph.learned import FEWEST, learn, learned_edges, resistant_slope, wilson
+from grademl_otel.analyzers.graph.learned import FEWEST, learn, learned_edges
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, UNEXPLAINED, WAIT, WORK
 
 US, MS = 1_000, 1_000_000
