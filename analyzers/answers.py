@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import networkx as nx
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.graph import path_graph, to_networkx
+from grademl_otel.analyzers.graph import event_networkx, path_networkx, run_graph
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import (
@@ -63,8 +63,10 @@ def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer
     """Answer `grademl critical-path --per-trace`: one document for each trace, those of runs too."""
     _check(by, top)
     about = read_subject(query)
+    paths = about.paths()
     documents = [
-        critical_path_of_traces(about.telemetry, [one], by, top, about.clocks) for one in about.paths()
+        critical_path_of_traces(about.telemetry, paths[at : at + 1], by, top, about.clocks)
+        for at in range(len(paths))
     ]
     return Answer(documents, _broken(about.telemetry))
 
@@ -115,13 +117,16 @@ def dependency_graph(query: Query) -> nx.DiGraph:
     about = read_subject(query)
     if about.run is not None:
         try:
-            return to_networkx(about.run)
+            run = about.run
+            return event_networkx(
+                run_graph(run), run=run.run_id, attempt=run.attempt, start=run.start, end=run.end
+            )
         except ValueError as too_large:
             raise UsageError(f"{about.telemetry.uri}: {too_large}") from None
     paths = about.paths()
     if len(paths) > 1:
         raise UsageError(f"{about.telemetry.uri}: {len(paths):,} traces match; select one with --trace")
-    return path_graph(paths[0][1])
+    return path_networkx(paths[0][1])
 
 
 def _check(by: str = "phase", top: int | None = None) -> None:

@@ -13,9 +13,11 @@ from grademl_otel.analyzers.graph.budget import (
     steady_rows,
     step_breakdown,
 )
-from grademl_otel.analyzers.graph.events import EDGE_KINDS, EventGraph, event_graph, path_graph, to_networkx
+from grademl_otel.analyzers.graph.drawn import event_networkx, path_networkx
+from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, Edges, EventGraph
 from grademl_otel.analyzers.graph.forest import trace_paths, tree_path
 from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section, Sections
+from grademl_otel.analyzers.graph.run_graph import run_graph
 from grademl_otel.analyzers.graph.run_path import run_path, step_path
 from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
@@ -28,6 +30,7 @@ __all__ = [
     "EDGE_KINDS",
     "FEW_STEPS",
     "Activities",
+    "Edges",
     "EnteredBy",
     "EventGraph",
     "LaneBudgetRow",
@@ -42,9 +45,10 @@ __all__ = [
     "SummaryRow",
     "TracePaths",
     "activities",
-    "event_graph",
+    "event_networkx",
     "lane_budget",
-    "path_graph",
+    "path_networkx",
+    "run_graph",
     "run_path",
     "run_summary",
     "shortened_total",
@@ -52,7 +56,6 @@ __all__ = [
     "steady_rows",
     "step_breakdown",
     "step_path",
-    "to_networkx",
     "trace_paths",
     "trace_roots",
     "tree_path",

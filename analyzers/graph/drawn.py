@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, PROGRAM, EventGraph
-from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, OBSERVED, Path, Section
+from grademl_otel.analyzers.graph.event_graph import CHILD, EDGE_KINDS, PROGRAM, EventGraph
+from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED, KINDS, OBSERVED, Path, Section
 from grademl_otel.analyzers.model.columns import IntArray
 
 if TYPE_CHECKING:
@@ -129,8 +129,12 @@ def _nodes(graph: EventGraph) -> Iterator[tuple[int, dict[str, Any]]]:
 def _program_order(graph: EventGraph) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield the edges along the lanes, which the arrays hold as their order."""
     before: IntArray = np.flatnonzero(graph.lane[1:] == graph.lane[:-1])
-    for one, at in zip(before.tolist(), graph.end[before].tolist(), strict=True):
-        yield one, one + 1, _edge(PROGRAM, OBSERVED, 1.0, at, "end-start")
+    held = (graph.holder[before] >= 0) & (graph.holder[before] == graph.holder[before + 1])
+    inferred = graph.inferred[before] | graph.inferred[before + 1]
+    columns = (before, held, inferred, graph.end[before])
+    for one, child, guessed, at in zip(*(column.tolist() for column in columns), strict=True):
+        kind, evidence = CHILD if child else PROGRAM, INFERRED if guessed else OBSERVED
+        yield one, one + 1, _edge(kind, evidence, 1.0, at, "end-start")
 
 
 def _edges(graph: EventGraph) -> Iterator[tuple[int, int, dict[str, Any]]]:

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+_MOST: Final = 1 << 62
 
 
 def changes(*keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -15,4 +20,30 @@ def changes(*keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     found[1:] = False
     for key in keys:
         found[1:] |= key[1:] != key[:-1]
+    return found
+
+
+def places(keys: Sequence[IntArray], among: Sequence[IntArray]) -> IntArray:
+    """Return for each row of ``keys`` the place of the last equal row of ``among``; -1 for none.
+
+    Both are arrays side by side, as many in the one as in the other; their values are below 2**62.
+    """
+    count, whole = len(keys[0]), np.zeros(len(keys[0]) + len(among[0]), np.int64)
+    for key, other in zip(keys, among, strict=True):
+        column = np.concatenate([key, other])
+        low = int(column.min(initial=0))
+        size = int(column.max(initial=0)) - low + 1
+        if size * (int(whole.max(initial=0)) + 1) < _MOST:
+            whole = whole * size + (column - low)
+        else:  # numbered anew, so that their products stay small
+            whole = np.unique(whole, return_inverse=True)[1]
+            values, number = np.unique(column, return_inverse=True)
+            whole = whole * len(values) + number
+    sought, there = whole[:count], whole[count:]
+    order = np.argsort(there, kind="stable")
+    at = np.searchsorted(there[order], sought, side="right") - 1
+    found: IntArray = np.full(count, -1, np.int64)
+    known = np.flatnonzero(at >= 0)
+    known = known[there[order[at[known]]] == sought[known]]
+    found[known] = order[at[known]]
     return found

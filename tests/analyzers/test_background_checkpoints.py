@@ -58,7 +58,12 @@ def test_at_the_end_the_program_waits_for_it(tmp_path: Path) -> None:
     assert saving(run) == 2 * MS + 80 * MS - (STEPS + 2) * MS
 
 
-def test_the_path_of_the_run_leads_through_it_only_there(tmp_path: Path) -> None:
+def test_the_path_of_the_run_leads_through_the_one_that_its_end_waited_for(tmp_path: Path) -> None:
     run = recorded(tmp_path, (5 * MS, 25 * MS), (50 * MS, 80 * MS))
-    saved = [section for section in run_path(run).sections if section.phase == "checkpoint.save"]
-    assert sum(section.end - section.start for section in saved) == 2 * MS + 80 * MS - (STEPS + 2) * MS
+    observed = [s for s in run_path(run, inferred=False).sections if s.phase == "checkpoint.save"]
+    assert sum(s.duration for s in observed) == 2 * MS + 80 * MS - (STEPS + 2) * MS
+    blocking, written = (s for s in run_path(run).sections if s.phase == "checkpoint.save")
+    assert (blocking.lane, blocking.duration) == ("main", 2 * MS)
+    # The steps beside it could have taken longer.
+    assert (written.lane, written.start - run.start, written.duration) == ("checkpoint", 50 * MS, 30 * MS)
+    assert written.entered_by.evidence == "inferred"

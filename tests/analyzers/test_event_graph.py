@@ -10,8 +10,14 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from grademl_otel.analyzers.graph import events, path_graph, run_path, to_networkx
-from grademl_otel.analyzers.graph.events import EDGE_KINDS, event_graph
+from grademl_otel.analyzers.graph import (
+    EDGE_KINDS,
+    drawn,
+    event_networkx,
+    path_networkx,
+    run_graph,
+    run_path,
+)
 from grademl_otel.analyzers.model.facts import Loader, Run
 from grademl_otel.analyzers.selection import StepRange, select_steps
 
@@ -21,23 +27,27 @@ from ..support.synthetic import MS, Training
 LOADER_BOUND = Training(epochs=1, steps_per_epoch=30, eval_batches=0, workers=2, fetch_ns=40 * MS)
 
 
+def drawn_of(run: Run) -> nx.MultiDiGraph:
+    return event_networkx(run_graph(run))
+
+
 @pytest.fixture(scope="module")
 def run() -> Run:
     return run_of(LOADER_BOUND)
 
 
 def test_no_event_comes_before_what_it_waited_for(run: Run) -> None:
-    graph = event_graph(run)
+    graph = run_graph(run)
     edges = graph.edges
-    source = graph.time(edges.source, edges.source_is_end)
-    target = graph.time(edges.target, edges.target_is_end)
-    assert len(edges) > 100
-    assert np.all(source <= target)
+    bound = np.where(edges.to_end, graph.end[edges.target], graph.start[edges.target])
+    assert len(edges) > 50
+    assert np.all(edges.at <= bound)
+    assert np.all((graph.start[edges.source] <= edges.at) & (edges.at <= graph.end[edges.source]))
 
 
 def test_the_kinds_of_edges_and_how_many(run: Run) -> None:
-    drawn = to_networkx(run)
-    kinds = Counter((d["kind"], d["joins"], d["evidence"]) for _, _, d in drawn.edges(data=True))
+    graph = drawn_of(run)
+    kinds = Counter((d["kind"], d["joins"], d["evidence"]) for _, _, d in graph.edges(data=True))
     batches = LOADER_BOUND.steps_per_epoch
     first = LOADER_BOUND.workers * LOADER_BOUND.prefetch
     assert kinds["queue", "end-end", "observed"] == batches
@@ -47,35 +57,35 @@ def test_the_kinds_of_edges_and_how_many(run: Run) -> None:
 
 
 def test_nodes_say_what_they_are(run: Run) -> None:
-    drawn = to_networkx(run)
-    assert nx.is_directed_acyclic_graph(drawn)
-    by_lane = Counter(lane for _, lane in drawn.nodes(data="lane"))
+    graph = drawn_of(run)
+    assert nx.is_directed_acyclic_graph(graph)
+    by_lane = Counter(lane for _, lane in graph.nodes(data="lane"))
     assert by_lane.keys() == {"main", "loader-worker-0", "loader-worker-1"}
-    fetch = next(d for _, d in drawn.nodes(data=True) if d["phase"] == "data.fetch")
+    fetch = next(d for _, d in graph.nodes(data=True) if d["phase"] == "data.fetch")
     assert fetch["kind"] == "work"
     assert fetch["end"] - fetch["start"] == LOADER_BOUND.fetch_ns
     assert run.spans.name(fetch["span"]) == "data.fetch"
     assert {fetch["rank"], type(fetch["step"])} == {0, int}
-    gap = next(d for _, d in drawn.nodes(data=True) if d["phase"] == "start-up")
+    gap = next(d for _, d in graph.nodes(data=True) if d["phase"] == "start-up")
     assert gap["kind"] == "gap"
     assert "step" not in gap
     assert "span" not in gap
 
 
 def test_a_wait_and_the_item_that_ended_it_name_the_same_item(run: Run) -> None:
-    drawn = to_networkx(run)
-    for source, target, data in drawn.edges(data=True):
+    graph = drawn_of(run)
+    for source, target, data in graph.edges(data=True):
         if data["kind"] == "queue" and data["joins"] == "end-end":
-            assert drawn.nodes[source]["item"] == drawn.nodes[target]["item"]
-            assert drawn.nodes[target]["phase"] == "data.wait"
+            assert graph.nodes[source]["item"] == graph.nodes[target]["item"]
+            assert graph.nodes[target]["phase"] == "data.wait"
 
 
 def test_the_critical_path_follows_edges_of_the_graph(run: Run) -> None:
     """Every step of the walk that changes lanes is an edge of the graph."""
-    drawn = to_networkx(run)
+    graph = drawn_of(run)
     edges = {
-        (drawn.nodes[a]["lane"], drawn.nodes[b]["lane"], data["kind"])
-        for a, b, data in drawn.edges(data=True)
+        (graph.nodes[a]["lane"], graph.nodes[b]["lane"], data["kind"])
+        for a, b, data in graph.edges(data=True)
     }
     sections = run_path(run).sections
     for before, after in pairwise(sections):
@@ -85,10 +95,10 @@ def test_the_critical_path_follows_edges_of_the_graph(run: Run) -> None:
 
 def test_a_phase_within_another_is_joined_as_a_child() -> None:
     phases = {"backward": (0, 90_000, 1), "recompute": (20_000, 30_000, 1), "optimizer": (90_000, 10_000, 1)}
-    drawn = to_networkx(run_from([R(0, 100_000, phases=phases)], 0, 100_000))
+    graph = drawn_of(run_from([R(0, 100_000, phases=phases)], 0, 100_000))
     found = [
-        (drawn.nodes[a]["phase"], drawn.nodes[b]["phase"], data["kind"])
-        for a, b, data in drawn.edges(data=True)
+        (graph.nodes[a]["phase"], graph.nodes[b]["phase"], data["kind"])
+        for a, b, data in graph.edges(data=True)
     ]
     assert found == [
         ("backward", "recompute", "child"),
@@ -100,45 +110,45 @@ def test_a_phase_within_another_is_joined_as_a_child() -> None:
 def test_what_is_known_only_as_a_sum_is_joined_as_inferred_and_to_no_item() -> None:
     phases = {"data.wait": (0, 20_000, 2), "forward": (10_000, 50_000, 2), "data.fetch": (0, 30_000, 2)}
     rows = [R(0, 100_000, item=(1, 0), worker=0, phases=phases)]
-    drawn = to_networkx(run_from(rows, 0, 100_000, loaders=[Loader(0, 2, 2, 8, False)]))
-    assert {lane for _, lane in drawn.nodes(data="lane")} == {"main"}
-    assert {data["kind"] for _, _, data in drawn.edges(data=True)} == {"program"}
-    assert {data["evidence"] for a, _, data in drawn.edges(data=True)} == {"inferred"}
+    graph = drawn_of(run_from(rows, 0, 100_000, loaders=[Loader(0, 2, 2, 8, False)]))
+    assert {lane for _, lane in graph.nodes(data="lane")} == {"main"}
+    assert {data["kind"] for _, _, data in graph.edges(data=True)} == {"program"}
+    assert {data["evidence"] for a, _, data in graph.edges(data=True)} == {"inferred"}
 
 
 def test_of_several_waits_in_one_sum_none_is_taken_for_that_of_a_known_item() -> None:
     phases = {"data.wait": (0, 20_000, 2), "forward": (10_000, 50_000, 2), "data.fetch": (0, 9_000, 1)}
     rows = [R(0, 100_000, item=(1, 0), worker=0, phases=phases)]
-    drawn = to_networkx(run_from(rows, 0, 100_000, loaders=[Loader(0, 2, 2, 8, False)]))
-    assert Counter(lane for _, lane in drawn.nodes(data="lane"))["loader-worker-0"] == 1
-    assert {data["kind"] for _, _, data in drawn.edges(data=True)} == {"program"}
+    graph = drawn_of(run_from(rows, 0, 100_000, loaders=[Loader(0, 2, 2, 8, False)]))
+    assert Counter(lane for _, lane in graph.nodes(data="lane"))["loader-worker-0"] == 1
+    assert {data["kind"] for _, _, data in graph.edges(data=True)} == {"program"}
 
 
 def test_steps_choose_a_part(run: Run) -> None:
-    drawn = to_networkx(select_steps(run, StepRange(10, 12)))
-    steps = {step for _, step in drawn.nodes(data="step") if step is not None}
-    main = {d["step"] for _, d in drawn.nodes(data=True) if d["lane"] == "main"}
+    graph = drawn_of(select_steps(run, StepRange(10, 12)))
+    steps = {step for _, step in graph.nodes(data="step") if step is not None}
+    main = {d["step"] for _, d in graph.nodes(data=True) if d["lane"] == "main"}
     assert main == {10, 11}
     assert steps >= main
-    assert len(drawn) < len(to_networkx(run)) / 4
+    assert len(graph) < len(drawn_of(run)) / 4
 
 
 def test_a_graph_too_large_for_networkx_is_refused_with_what_to_do(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "MOST_NODES", 10)
+    monkeypatch.setattr(drawn, "MOST_NODES", 10)
     with pytest.raises(ValueError, match=r"activities are too many .* select some of the steps"):
-        to_networkx(run)
+        drawn_of(run)
 
 
 def test_a_run_without_anything_has_a_graph() -> None:
-    assert len(to_networkx(run_from([], 0, 10))) == 1
-    assert len(to_networkx(run_from([], 0, 10, bounds={}))) == 0
+    assert len(drawn_of(run_from([], 0, 10))) == 1
+    assert len(drawn_of(run_from([], 0, 10, bounds={}))) == 0
 
 
 def test_the_path_as_a_chain(run: Run) -> None:
     path = run_path(run)
-    chain = path_graph(path)
+    chain = path_networkx(path)
     assert len(chain) == len(path.sections)
     assert list(nx.topological_sort(chain)) == list(range(len(chain)))
     assert sum(d["end"] - d["start"] for _, d in chain.nodes(data=True)) == path.total_ns

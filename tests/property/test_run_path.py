@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph import (
     Path,
+    event_networkx,
     lane_budget,
+    run_graph,
     run_path,
     run_summary,
     step_breakdown,
     step_path,
-    to_networkx,
 )
 from grademl_otel.analyzers.model.facts import Loader, Run, Scope
 
@@ -120,7 +121,7 @@ def wild_runs(draw: st.DrawFn) -> Run:
 @settings(max_examples=150, deadline=None)
 def test_contradictory_telemetry_has_an_exact_path_and_budget(run: Run) -> None:
     assert_exact(run, run_path(run))
-    to_networkx(run)
+    event_networkx(run_graph(run))
 
 
 @given(wild_runs())
@@ -169,7 +170,7 @@ def test_any_training_has_an_exact_path_that_follows_the_queue(training: Trainin
     run = run_of(training)
     path = run_path(run)
     assert_exact(run, path)
-    assert nx.is_directed_acyclic_graph(to_networkx(run))
+    assert nx.is_directed_acyclic_graph(event_networkx(run_graph(run)))
     if training.workers and training.micro == 1:
         # Every wait on the path is either the handing over of a batch or has nothing left that is not known.
         kinds = {s.kind for s in path.sections if s.phase == "data.wait"}
