@@ -2,10 +2,10 @@
 """The barrier that data-parallel training holds in each step without telling anybody.
 
 `DistributedDataParallel` sends gradients from C++ while backward computes. Where nothing shows Python these
-collectives, backward still ends on all ranks at the same time: it holds a barrier, inferred from that. All
-leave it together, so a rank's own clock tells when it came: who spends the shortest time in backward came
-there last, by as much as the others spend longer in it. That needs no common clock, nor do the stages before
-it, which are told by the time since a rank left the barrier of the step before:
+collectives, or only the step table counts them, backward still ends on all ranks at the same time: it holds a
+barrier, inferred from that. All leave it together, so a rank's own clock tells when it came: who spends the
+shortest time in backward came there last, by as much as the others spend longer in it. That needs no common
+clock, nor do the stages before it, told by the time since a rank left the barrier of the step before:
 
     offset(r, k)  when rank r had done stage k      frontier(k) = max over r of offset(r, k)
     exposed(k)    = frontier(k) - frontier(k - 1)   what stage k costs the step
@@ -36,6 +36,8 @@ from grademl_otel.analyzers.model.facts import Run
 NOTICED: Final = 0.01
 """Part of a step by which a rank must have come later than another to have kept that one waiting."""
 _NOTICED_NS: Final = 100_000
+_ROUNDING_NS: Final = 2_000
+"""Two floored microseconds."""
 _VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _HOOKS: Final = (2, 15)
 """Version of PyTorch from which on process groups are known to have hooks."""
@@ -50,8 +52,9 @@ class Barriers:
     """Numbers of the steps."""
     rows: IntArray
     """Rows of the step table."""
-    begun: IntArray
-    """When each rank came to the stage that holds the barrier: the start of its last backward."""
+    came: IntArray
+    """When each rank came to it: at the start of its last backward; of steps whose collectives the step table
+    tells of, at the first of them."""
     ended: IntArray
     """When it left the barrier."""
     length: IntArray
@@ -65,7 +68,7 @@ class Barriers:
     @property
     def late(self) -> IntArray:
         """How much later each rank came than the one that came first: by how much less it was in there."""
-        inside = self.ended - self.begun
+        inside = self.ended - self.came
         late: IntArray = inside.max(axis=1, keepdims=True) - inside
         return late
 
@@ -81,13 +84,33 @@ def barriers_of(run: Run, step: IntArray, rows: IntArray) -> Barriers | None:
     There are none for a single rank, where collectives in backward were recorded or would have been, and
     where backward does not end on all ranks at the same time, in `TOGETHER` of the steps.
     """
-    if len(run.ranks) < 2 or not len(step):
-        return None
     found = activities(run)
-    if _seen_in_backward(run, found, rows):
+    if len(run.ranks) < 2 or not len(step) or _seen_in_backward(run, found, rows):
         return None
     begun, ended = _last_backward(run, found)
-    known = (begun[rows] >= 0).all(axis=1)
+    return _barriers(run, found, step, rows, begun, ended)
+
+
+def _in_tables(run: Run, step: IntArray, rows: IntArray) -> Barriers | None:
+    """Return the barriers of steps whose collectives in backward only the step table tells of.
+
+    It has when each rank came to the first of them. Steps in which all are told apart need no inference.
+    """
+    steps, found = run.steps, activities(run)
+    if semconv.COLLECTIVE not in steps.count:
+        return None
+    begun, ended = _last_backward(run, found)
+    first = steps.first[semconv.COLLECTIVE]
+    inside = (steps.count[semconv.COLLECTIVE] > 0) & ~found.main.told
+    inside &= (first > begun - _ROUNDING_NS) & (first < ended)
+    return _barriers(run, found, step, rows, np.where(inside, np.maximum(first, begun), -1), ended)
+
+
+def _barriers(
+    run: Run, found: Activities, step: IntArray, rows: IntArray, came: IntArray, ended: IntArray
+) -> Barriers | None:
+    """Return the barriers of those ``rows`` to which all ranks ``came``; -1 stands for those that did not."""
+    known = (came[rows] >= 0).all(axis=1)
     step, rows = step[known], rows[known]
     if not len(step):
         return None
@@ -96,23 +119,32 @@ def barriers_of(run: Run, step: IntArray, rows: IntArray) -> Barriers | None:
     together = int(np.count_nonzero(left_together(clocks, run.ranks, ended[rows], length)))
     if together < TOGETHER * len(step):
         return None
-    return Barriers(run.ranks, step, rows, begun[rows], ended[rows], length, wilson(together, len(step)))
+    return Barriers(run.ranks, step, rows, came[rows], ended[rows], length, wilson(together, len(step)))
 
 
 def barrier_edges(run: Run, graph: EventGraph) -> Edges:
     """Return the edges of the implicit barriers: from the rank that came last to those that waited for it.
 
     They lead from the end of its backward to that of theirs. There are none where a rank is missing, which
-    may have come later, and between ranks that came about as late.
+    may have come later, between ranks that came about as late, and where clocks of hosts do not tell.
     """
-    if len(run.ranks) < 2 or len(run.ranks) < (run.completeness.ranks_expected or 0):
+    clocks = activities(run).collectives.clocks
+    if len(run.ranks) < max(2, run.completeness.ranks_expected or 0):
         return Edges.join([])
-    found = barriers_of(run, *same_steps(run, [training_rows(run, rank) for rank in run.ranks]))
+    step, rows = same_steps(run, [training_rows(run, rank) for rank in run.ranks])
+    if not len(step) or not clocks.tell(
+        run.ranks, int(np.median(run.steps.end[rows] - run.steps.start[rows]))
+    ):
+        return Edges.join([])
+    kinds = (barriers_of(run, step, rows), _in_tables(run, step, rows))
+    return Edges.join([_edges(run, graph, found) for found in kinds if found is not None])
+
+
+def _edges(run: Run, graph: EventGraph, found: Barriers) -> Edges:
     lanes = {rank: lane for lane, (rank, name) in enumerate(graph.lanes) if name == "main"}
-    if found is None or not lanes.keys() >= set(run.ranks):
+    if not lanes.keys() >= set(run.ranks):
         return Edges.join([])
-    shift = activities(run).collectives.clocks.shift(np.array(run.ranks, np.int64))
-    ended = found.ended - shift
+    ended = found.ended - activities(run).collectives.clocks.shift(np.array(run.ranks, np.int64))
     activity = np.stack(
         [graph.running(lanes[rank], ended[:, at]) for at, rank in enumerate(run.ranks)], axis=1
     )
@@ -167,7 +199,7 @@ def stages_of(run: Run, found: Barriers) -> Stages:
     done = np.full((len(at), len(tops), len(run.ranks)), -1, np.int64)
     for column, rank in enumerate(run.ranks):
         pieces = main.of(rank)
-        left, begun = found.ended[at - 1, column], found.begun[at, column]
+        left, begun = found.ended[at - 1, column], found.came[at, column]
         step = np.searchsorted(begun, main.start[pieces], "right")
         inside = np.flatnonzero(step < len(at))
         inside = inside[main.start[pieces][inside] >= left[step[inside]]]

@@ -115,7 +115,7 @@ def compare_ranks(run: Run) -> list[Comparison]:
     barriers = barriers_of(run, step, rows)
     if barriers is not None:
         comparisons.append(
-            _by_arrivals(run, found, BACKWARD, barriers.step, barriers.rows, barriers.begun, barriers.late)
+            _by_arrivals(run, found, BACKWARD, barriers.step, barriers.rows, barriers.came, barriers.late)
         )
     return comparisons
 

@@ -155,7 +155,7 @@ def test_stages_sum_to_the_time_from_barrier_to_barrier(work: list[tuple[int, in
     assert (before - before.min(axis=1, keepdims=True) == found.late[1:]).all()
     moved = ranks_with(phases, steps=4, skew=skew[: len(work)])
     off = np.array(skew[: len(work)]) * MS
-    there = replace(found, begun=found.begun + off, ended=found.ended + off)
+    there = replace(found, came=found.came + off, ended=found.ended + off)
     assert (there.late == found.late).all()
     assert (stages_of(moved, there).offset == stages.offset).all()
 
@@ -208,7 +208,7 @@ def test_of_micro_batches_the_last_backward_holds_it(detail: int) -> None:
     found = found_in(run)
     # Twice 9 ms were waited for nobody: only before its last backward a rank is late for the barrier.
     assert (found.late[:, 1] == 27 * MS).all()
-    assert (found.ended - found.begun)[0, 1] == slow.backward_ns + slow.allreduce_ns
+    assert (found.ended - found.came)[0, 1] == slow.backward_ns + slow.allreduce_ns
 
 
 # --- The path ---------------------------------------------------------------------------------------------
