@@ -128,11 +128,11 @@ def _in_turn(draft: Draft, ones: Collectives) -> _Queue:
         left = left[~queue]
     none = np.zeros(0, np.int64)
     one = np.concatenate([none, *(part for part, _ in parts)])
-    level = np.concatenate([none, *(part for _, part in parts)])
-    order = np.lexsort((ones.issue[one], ones.end[one], level, ones.group[one], ones.rank[one]))
-    one, level = one[order], level[order]
-    begins = changes(ones.rank[one], ones.group[one], level)
-    lane = _named(draft, ones.rank[one], ones.issue[one], level, np.flatnonzero(begins))[
+    levels = np.concatenate([none, *(part for _, part in parts)])
+    order = np.lexsort((ones.issue[one], ones.end[one], levels, ones.group[one], ones.rank[one]))
+    one, levels = one[order], levels[order]
+    begins = changes(ones.rank[one], ones.group[one], levels)
+    lane = _named(draft, ones.rank[one], ones.issue[one], levels, np.flatnonzero(begins))[
         np.cumsum(begins) - 1
     ]
     before = np.full(len(one), np.iinfo(np.int64).min, np.int64)

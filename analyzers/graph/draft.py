@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from grademl_otel.analyzers.graph.event_graph import BoolArray, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import KINDS, Lane
@@ -64,7 +65,7 @@ class Draft:
         )  # fmt: skip
         count = len(start)
         for name, values in zip(_COLUMNS, given, strict=True):
-            typed = np.asarray(values, np.bool_ if name in _FLAGS else np.int64)
+            typed: npt.NDArray[Any] = np.asarray(values, np.bool_ if name in _FLAGS else np.int64)
             self._columns[name].append(typed if typed.ndim else np.full(count, typed))
         self._count += count
         return np.arange(self._count - count, self._count)
@@ -114,7 +115,9 @@ class Draft:
         )
 
 
-_NONE: Final = {name: np.zeros(0, np.bool_ if name in _FLAGS else np.int64) for name in _COLUMNS}
+_NONE: Final[dict[str, npt.NDArray[Any]]] = {
+    name: np.zeros(0, np.bool_ if name in _FLAGS else np.int64) for name in _COLUMNS
+}
 
 
 def numbers_of(pieces: IntArray, numbers: IntArray) -> IntArray:

@@ -63,7 +63,8 @@ def _lanes(draft: Draft, found: Activities) -> IntArray:
     numbers = [
         draft.lane(int(items.rank[first]), items.lane(first)) for first in np.flatnonzero(begins).tolist()
     ]
-    return np.array(numbers, np.int64)[np.cumsum(begins) - 1]
+    lane: IntArray = np.array(numbers, np.int64)[np.cumsum(begins) - 1]
+    return lane
 
 
 def _puts(found: Activities) -> tuple[IntArray, BoolArray, BoolArray]:
