@@ -7,7 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grademl_otel.analyzers.api import critical_path, dependency_graph, ranks, report, runs
+    from grademl_otel.analyzers.api import (
+        critical_path,
+        dependency_graph,
+        execution_model,
+        ranks,
+        report,
+        runs,
+    )
     from grademl_otel.analyzers.errors import GrademlError
     from grademl_otel.analyzers.model.clocks import ClockRule
     from grademl_otel.analyzers.reporting.document import to_dict
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "critical_path": "api",
     "dependency_graph": "api",
+    "execution_model": "api",
     "ranks": "api",
     "report": "api",
     "runs": "api",
@@ -33,6 +41,7 @@ __all__ = [
     "StepRange",
     "critical_path",
     "dependency_graph",
+    "execution_model",
     "ranks",
     "render",
     "report",

@@ -6,10 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import networkx as nx
-
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.graph import event_networkx, path_networkx, run_graph
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import (
@@ -45,7 +42,7 @@ def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
         document = report_of_traces(about.telemetry, about.paths(), top, about.clocks)
     else:
         document = report_of_run(about.telemetry, about.run, top)
-    return Answer(document, _broken(about.telemetry))
+    return Answer(document, broken_off(about.telemetry))
 
 
 def critical_path(query: Query, by: str = "phase", top: int | None = None) -> Answer[CriticalPathDocument]:
@@ -56,7 +53,7 @@ def critical_path(query: Query, by: str = "phase", top: int | None = None) -> An
         document = critical_path_of_traces(about.telemetry, about.paths(), by, top, about.clocks)
     else:
         document = critical_path_of_run(about.telemetry, about.run, by, top)
-    return Answer(document, _broken(about.telemetry))
+    return Answer(document, broken_off(about.telemetry))
 
 
 def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer[list[CriticalPathDocument]]:
@@ -68,7 +65,7 @@ def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer
         critical_path_of_traces(about.telemetry, paths[at : at + 1], by, top, about.clocks)
         for at in range(len(paths))
     ]
-    return Answer(documents, _broken(about.telemetry))
+    return Answer(documents, broken_off(about.telemetry))
 
 
 def ranks(query: Query) -> Answer[RanksDocument]:
@@ -78,7 +75,7 @@ def ranks(query: Query) -> Answer[RanksDocument]:
         raise NothingFound(f"{about.telemetry.uri}: ranks are those of a run of ours, and there is none")
     if len(about.run.ranks) < 2:
         raise NothingFound(f"run {about.run.run_id} has one rank here: there is nothing to compare it with")
-    return Answer(ranks_of_run(about.telemetry, about.run), _broken(about.telemetry))
+    return Answer(ranks_of_run(about.telemetry, about.run), broken_off(about.telemetry))
 
 
 def each_attempt(query: Query) -> list[Query]:
@@ -112,23 +109,6 @@ def runs(query: Query) -> Answer[RunsDocument]:
     return Answer(RunsDocument(source=source.uri, runs=entries, services=services, warnings=listing.warnings))
 
 
-def dependency_graph(query: Query) -> nx.DiGraph:
-    """Return the dependency graph of the run, or the critical path of the one trace, as networkx."""
-    about = read_subject(query)
-    if about.run is not None:
-        try:
-            run = about.run
-            return event_networkx(
-                run_graph(run), run=run.run_id, attempt=run.attempt, start=run.start, end=run.end
-            )
-        except ValueError as too_large:
-            raise UsageError(f"{about.telemetry.uri}: {too_large}") from None
-    paths = about.paths()
-    if len(paths) > 1:
-        raise UsageError(f"{about.telemetry.uri}: {len(paths):,} traces match; select one with --trace")
-    return path_networkx(paths[0][1])
-
-
 def _check(by: str = "phase", top: int | None = None) -> None:
     """Raise UsageError for a key or a limit that does not exist."""
     if by not in BY:
@@ -137,6 +117,7 @@ def _check(by: str = "phase", top: int | None = None) -> None:
         raise UsageError(f"top {top}: give a number above 0")
 
 
-def _broken(telemetry: Telemetry) -> str | None:
+def broken_off(telemetry: Telemetry) -> str | None:
+    """Return a line for a source that broke off midway, else None."""
     broken = telemetry.ledger.broken
     return f"{telemetry.uri}: {broken}; the answer is about what was read" if broken else None

@@ -11,6 +11,7 @@ and, by name, the options of `Query`: ``run``, ``attempt``, ``traces``, ``servic
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from grademl_otel.analyzers.reporting.document import (
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from grademl_otel.analyzers.execution import ExecutionModel
 
 Address = str | PathLike[str] | None
 
@@ -57,7 +60,23 @@ def ranks(source: Address = None, **options: Any) -> RanksDocument:
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:
     """Return the dependency graph as networkx: of a run its activities, of one trace the critical path."""
-    return answers.dependency_graph(_query(source, options))
+    from grademl_otel.analyzers import exports  # here, for what most answers do without
+
+    return exports.dependency_graph(_query(source, options))
+
+
+def execution_model(
+    source: Address = None, *, types: Sequence[str] = (), tags: Sequence[str] = (), **options: Any
+) -> ExecutionModel:
+    """Return the execution model: all that was read as one tree of typed phases.
+
+    ``types`` and ``tags`` name attributes of spans of others that tell types, and instances of one type,
+    apart; the service and the name of a span do in any case.
+    """
+    from grademl_otel.analyzers import exports
+    from grademl_otel.analyzers.execution import SpanIdentity
+
+    return exports.model_of(_query(source, options), SpanIdentity(tuple(types), tuple(tags)))
 
 
 def _whole(answer: Answer[Found]) -> Found:

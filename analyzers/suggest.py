@@ -10,7 +10,7 @@ from typing import Final
 
 from grademl_otel.analyzers.errors import SourceError, UsageError
 
-COMMANDS: Final = ("report", "runs", "critical-path", "path", "ranks", "pull", "push", "doctor")
+COMMANDS: Final = ("report", "runs", "critical-path", "path", "ranks", "export", "pull", "push", "doctor")
 _HOST_AND_PORT: Final = re.compile(r"[^/:]+:\d{1,5}/?")
 _NOT_A_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|.*[*?\[]")
 

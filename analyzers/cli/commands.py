@@ -12,6 +12,7 @@ from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer
 from grademl_otel.analyzers.cli.copying import pull, push
 from grademl_otel.analyzers.cli.examining import doctor
+from grademl_otel.analyzers.cli.exporting import export
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
     Style,
@@ -130,6 +131,7 @@ def critical_path(**options: Any) -> Outcome:
 
 
 grademl.add_alias("path", "critical-path")
+grademl.add_command(export)
 grademl.add_command(pull)
 grademl.add_command(push)
 grademl.add_command(doctor)

@@ -78,8 +78,11 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="The same as
 _DEBUG: Final = click.option(
     "--debug", is_flag=True, help="Show what servers are asked, and the traceback of an error."
 )
+_FILE: Final = click.option(
+    "-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."
+)
 _COMMON: Final = (
-    click.option("-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."),
+    _FILE,
     click.option("--no-color", is_flag=True, help="No colours. Also $NO_COLOR."),
     click.option("--strict", is_flag=True, help="Exit with 4 when the data are incomplete."),
     _DEBUG,
@@ -99,6 +102,11 @@ def copied_source_options(command: Command) -> Command:
 def time_options(command: Command) -> Command:
     """Add the choice by service and time, which every command has."""
     return _apply(_TIME, command)
+
+
+def since_options(command: Command) -> Command:
+    """Add the same without an end, for a command that has another ``--to``."""
+    return _apply(_TIME[:-1], command)
 
 
 def selection_options(command: Command) -> Command:
@@ -125,6 +133,11 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
         return _apply(shared, command)
 
     return decorate
+
+
+def file_options(command: Command) -> Command:
+    """Add the choice of a file for a command whose answer has a form of its own."""
+    return _apply((_FILE, _DEBUG), command)
 
 
 def plain_output_options(command: Command) -> Command:

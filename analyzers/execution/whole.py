@@ -81,20 +81,23 @@ def _compiled(pattern: str | Pattern) -> Pattern:
 
 
 def execution_model(
-    spans: SpanColumns, runs: Sequence[Run], identity_of: SpanIdentity | None = None
+    spans: SpanColumns,
+    runs: Sequence[Run],
+    identity_of: SpanIdentity | None = None,
+    others: bool = True,
 ) -> ExecutionModel:
     """Return the execution model of ``runs`` (attempts, of the same telemetry), and of what is in ``spans``
-    beside runs of ours.
+    beside runs of ours, unless ``others`` is false. Without runs it is of all spans.
 
     ``spans`` have the times of others by one clock; those of a run are as the run has them.
     """
     draft = Draft()
     phase_of_span = np.full(len(spans), -1, np.int64)
     run_phases = _add_runs(draft, runs, phase_of_span)
-    ours = np.array([identity(resource) is not None for resource in spans.resources] or [True], np.bool_)
-    others = foreign(spans, ours)
-    conflicts = add_traces(draft, spans, others, identity_of or SpanIdentity(), phase_of_span)
-    claims = _claims(draft, spans, runs, run_phases, others, phase_of_span)
+    ours = [bool(runs) and identity(resource) is not None for resource in spans.resources]
+    theirs = foreign(spans, np.array(ours or [False], np.bool_)) if others else np.zeros(0, np.int64)
+    conflicts = add_traces(draft, spans, theirs, identity_of or SpanIdentity(), phase_of_span)
+    claims = _claims(draft, spans, runs, run_phases, theirs, phase_of_span)
     settled, disputed = settle(draft, claims, _words(spans, run_phases, phase_of_span, claims))
     conflicts += disputed
     for child, owner in settled.items():

@@ -40,6 +40,7 @@ __all__ = [
     "Scope",
     "StepTable",
     "build_run",
+    "build_runs",
     "foreign_services",
     "list_runs",
     "window_parts",
@@ -133,6 +134,15 @@ def build_run(
     if not chosen:
         return None
     return _assemble(max(chosen, key=lambda a: a.attempt), telemetry, clocks)
+
+
+def build_runs(telemetry: Telemetry, clocks: ClockRule | None = None) -> list[Run]:
+    """Assemble every attempt of every run, by start; times as in `build_run`."""
+    return [_assemble(one, telemetry, clocks) for one in sorted(attempts(telemetry), key=_order)]
+
+
+def _order(attempt: Attempt) -> tuple[int, str, int]:
+    return attempt.started, attempt.run_id, attempt.attempt
 
 
 def window_parts(telemetry: Telemetry, run_id: str, attempt: int) -> list[TablePart]:

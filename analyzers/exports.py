@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a query to what other tools read: the execution model, and graphs of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from grademl_otel.analyzers.answers import Answer, broken_off
+from grademl_otel.analyzers.errors import NothingFound, UsageError
+from grademl_otel.analyzers.execution.drawn import phases_networkx, types_networkx
+from grademl_otel.analyzers.execution.of_traces import SpanIdentity
+from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
+from grademl_otel.analyzers.graph import Path, event_networkx, path_networkx, run_graph, run_path
+from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
+from grademl_otel.analyzers.model.clocks import clocks_of_traces
+from grademl_otel.analyzers.model.run import build_runs
+from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.subject import Subject, read_subject
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+DEPENDENCIES: Final = "dependencies"
+PATH: Final = "path"
+PHASES: Final = "phases"
+TYPES: Final = "types"
+GRAPHS: Final = (DEPENDENCIES, PATH, PHASES, TYPES)
+
+GRAPHML: Final = "graphml"
+FORMS: Final = (GRAPHML,)
+
+
+def model_of(query: Query, identity: SpanIdentity | None = None) -> ExecutionModel:
+    """Return the execution model of what ``query`` asks for; NothingFound when that is nothing.
+
+    Without a choice of ranks, steps or a fit it is of all that was read: every attempt of every run, and
+    all traces of others.
+    """
+    return _model(read_subject(query), identity)
+
+
+def _model(about: Subject, identity: SpanIdentity | None = None) -> ExecutionModel:
+    query, telemetry = about.query, about.telemetry
+    if about.run is None:
+        found = execution_model(telemetry.spans, [], identity)
+    elif any(part is not None for part in (query.fit, query.ranks, query.steps)):
+        found = execution_model(about.run.spans, [about.run], identity, others=False)
+    else:
+        runs = build_runs(telemetry, query.clocks)
+        spans = clocks_of_traces(telemetry.spans, query.clocks).correct(telemetry.spans)
+        found = execution_model(spans, runs, identity)
+    if len(found) < 2:
+        raise NothingFound(f"{telemetry.uri}: no phase in it matches the selection")
+    return found
+
+
+def dependency_graph(query: Query) -> nx.DiGraph:
+    """Return the event graph of the run, or the critical path of the one trace, as networkx."""
+    about = read_subject(query)
+    return _drawn(about, DEPENDENCIES)
+
+
+def exported(query: Query, graph: str = DEPENDENCIES, form: str = GRAPHML) -> Answer[str]:
+    """Answer `grademl export`: one of `GRAPHS` in one of `FORMS`."""
+    if graph not in GRAPHS:
+        raise UsageError(f"graph {graph!r}: there are {', '.join(GRAPHS)}")
+    if form not in FORMS:
+        raise UsageError(f"export to {form!r}: there is {', '.join(FORMS)}")
+    about = read_subject(query)
+    return Answer(graphml(_drawn(about, graph)), broken_off(about.telemetry))
+
+
+def _drawn(about: Subject, graph: str) -> nx.DiGraph:
+    try:
+        return _DRAWN[graph](about)
+    except TooLarge as refusal:
+        raise UsageError(f"{about.telemetry.uri}: {refusal}") from None
+
+
+def _dependencies(about: Subject) -> nx.DiGraph:
+    run = about.run
+    if run is None:
+        return path_networkx(_only_path(about))
+    return event_networkx(run_graph(run), run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
+
+
+def _path(about: Subject) -> nx.DiGraph:
+    return path_networkx(_only_path(about) if about.run is None else run_path(about.run))
+
+
+def _only_path(about: Subject) -> Path:
+    paths = about.paths()
+    if len(paths) > 1:
+        raise UsageError(f"{about.telemetry.uri}: {len(paths):,} traces match; select one with --trace")
+    return paths[0][1]
+
+
+_DRAWN: Final[dict[str, Callable[[Subject], nx.DiGraph]]] = {
+    DEPENDENCIES: _dependencies,
+    PATH: _path,
+    PHASES: lambda about: phases_networkx(_model(about)),
+    TYPES: lambda about: types_networkx(_model(about)),
+}
