@@ -38,12 +38,13 @@ from ..support.judge import (
     names,
     not_observable,
     opens_with,
+    path_is_nearly,
     path_is_true,
     tiles,
 )
 from ..support.simulator import Job, Pauses, Slow, simulate
 from ..support.simulator.training import TRANSFER
-from ..support.telemetry import MS, S
+from ..support.telemetry import MS, US, S
 
 TABLES_ALONE: Final = 64
 """A level of detail that no step reaches, unless it is long."""
@@ -88,7 +89,7 @@ def _loader_bound(share: float, *, inline: bool = False) -> Scenario:
         return Case(
             job,
             [
-                path_is_true(0.005),
+                path_is_true,
                 as_grave_as_it_is,
                 gain_is_a_bound(LOADER, Job.fed_at_once),
                 *leads,
@@ -106,7 +107,7 @@ def _compute_bound(dice: random.Random) -> Case:
     return Case(
         job,
         [
-            path_is_true(0.005),
+            path_is_true,
             opens_with(COMPUTE),
             accuses_nobody(LOADER),
             leads_with(*_COMPUTING, lane="main"),
@@ -123,7 +124,7 @@ def _slow_worker(dice: random.Random) -> Case:
     return Case(
         job,
         [
-            path_is_true(0.005),
+            path_is_true,
             opens_with(LOADER),
             leads_with(sc.DATA_FETCH, lane=f"loader-worker-{slow}"),
             gain_is_a_bound(LOADER, Job.fed_at_once),
@@ -132,6 +133,7 @@ def _slow_worker(dice: random.Random) -> Case:
 
 
 _COMPUTING: Final = (sc.FORWARD, sc.BACKWARD, sc.OPTIMIZER)
+_ON_DEVICE: Final = tuple(sc.DEVICE_PREFIX + phase for phase in _COMPUTING)
 
 
 def _ranks(dice: random.Random, **changes: object) -> tuple[Job, int]:
@@ -144,16 +146,18 @@ def _repaired(job: Job) -> Job:
     return job.without_faults()
 
 
-def _slow_rank(phase: str, factor: float, *, detail: int = 0, hooks: bool = True) -> Scenario:
+def _slow_rank(
+    phase: str, factor: float, *, detail: int = 0, hooks: bool = True, **changes: object
+) -> Scenario:
     """One of the ranks takes longer for this phase, and all others wait for it."""
 
     def scenario(dice: random.Random) -> Case:
-        job, rank = _ranks(dice, detail_level=detail, hooks=hooks)
+        job, rank = _ranks(dice, detail_level=detail, hooks=hooks, **changes)
         job = replace(job, slow=(Slow(phase, factor, rank),))
         fetches = phase == sc.DATA_FETCH
         cause = sc.DATA_WAIT if fetches else phase
         checks: list[Check] = [
-            path_is_true(0.04),
+            path_is_true if hooks and not detail and not job.heard else path_is_nearly(0.06),
             names(STRAGGLER, ranks=[rank], cause=cause, most="" if hooks else "warning"),
             opens_with(STRAGGLER, LOADER) if fetches else opens_with(STRAGGLER),
             gain_is_a_bound(STRAGGLER, _repaired),
@@ -182,7 +186,7 @@ def _late_after_the_first_bucket(dice: random.Random) -> Case:
 def _alike(dice: random.Random) -> Case:
     """Ranks that are alike: nobody is accused of what is chance."""
     job, _ = _ranks(dice, jitter=0.03)
-    return Case(job, [accuses_nobody(STRAGGLER, LOADER, COMMUNICATION), opens_with(COMPUTE)])
+    return Case(job, [path_is_true, accuses_nobody(STRAGGLER, LOADER, COMMUNICATION), opens_with(COMPUTE)])
 
 
 def _slow_network(dice: random.Random) -> Case:
@@ -191,6 +195,7 @@ def _slow_network(dice: random.Random) -> Case:
     return Case(
         job,
         [
+            path_is_true,
             names(COMMUNICATION, ranks=range(job.ranks)),
             opens_with(COMMUNICATION),
             accuses_nobody(STRAGGLER, LOADER),
@@ -205,19 +210,19 @@ def _collections(dice: random.Random) -> Case:
     job = Job(
         collections=Pauses(dice.choice((3, 4, 5)), 80 * MS), detail_level=dice.choice((0, 2, TABLES_ALONE))
     )
-    return Case(job, [path_is_true(0.005), leads_with(sc.GC), accuses_nobody(LOADER)])
+    return Case(job, [path_is_true, leads_with(sc.GC), accuses_nobody(LOADER)])
 
 
 def _collections_of_ranks(dice: random.Random) -> Case:
     """Another rank collects garbage each time, and all wait for it."""
     job, _ = _ranks(dice, collections=Pauses(8, 120 * MS, staggered=True))
-    return Case(job, [path_is_true(0.04), leads_with(sc.GC), accuses_nobody(LOADER, COMMUNICATION)])
+    return Case(job, [path_is_true, leads_with(sc.GC), accuses_nobody(LOADER, COMMUNICATION)])
 
 
 def _saves(dice: random.Random) -> Case:
     """Checkpoints take more than the steps."""
     job = Job(saves=Pauses(dice.choice((5, 10)), 400 * MS), detail_level=dice.choice((0, 2, TABLES_ALONE)))
-    return Case(job, [path_is_true(0.005), leads_with(sc.CHECKPOINT_SAVE), accuses_nobody(LOADER)])
+    return Case(job, [path_is_true, leads_with(sc.CHECKPOINT_SAVE), accuses_nobody(LOADER)])
 
 
 def _saves_of_one_rank(dice: random.Random) -> Case:
@@ -226,7 +231,7 @@ def _saves_of_one_rank(dice: random.Random) -> Case:
     return Case(
         job,
         [
-            path_is_true(0.04),
+            path_is_true,
             leads_with(sc.CHECKPOINT_SAVE, ranks=[0]),
             names(STRAGGLER, ranks=[0], cause=sc.CHECKPOINT_SAVE),
             accuses_nobody(LOADER, COMMUNICATION),
@@ -237,9 +242,7 @@ def _saves_of_one_rank(dice: random.Random) -> Case:
 def _compiles(dice: random.Random) -> Case:
     """The first step compiles for longer than all of them take."""
     job = Job(ranks=dice.choice((1, 1, 4)), compile=2 * S, detail_level=dice.choice((0, 2)))
-    return Case(
-        job, [path_is_true(0.04), leads_with(sc.COMPILE), names("compile.first"), accuses_nobody(LOADER)]
-    )
+    return Case(job, [path_is_true, leads_with(sc.COMPILE), names("compile.first"), accuses_nobody(LOADER)])
 
 
 def _two_hosts(dice: random.Random) -> Case:
@@ -254,7 +257,7 @@ def _two_hosts(dice: random.Random) -> Case:
     return Case(
         job,
         [
-            path_is_true(0.06),
+            path_is_true,
             names(STRAGGLER, ranks=[rank], cause=sc.FORWARD),
             opens_with(STRAGGLER),
             leads_with(sc.FORWARD, ranks=[rank]),
@@ -265,7 +268,7 @@ def _two_hosts(dice: random.Random) -> Case:
 def _evaluates(dice: random.Random) -> Case:
     """Evaluation takes longer than training."""
     job = Job(eval_batches=120, epochs=2, detail_level=dice.choice((0, 2, TABLES_ALONE)))
-    return Case(job, [path_is_true(0.005), budget_leads_with(sc.EVALUATE), accuses_nobody(LOADER)])
+    return Case(job, [path_is_true, budget_leads_with(sc.EVALUATE), accuses_nobody(LOADER)])
 
 
 def _device_bound(dice: random.Random) -> Case:
@@ -274,18 +277,36 @@ def _device_bound(dice: random.Random) -> Case:
     return Case(
         job,
         [
-            path_is_true(0.03),
+            path_is_true,
             accuses_nobody(LOADER),
-            leads_with(*(sc.DEVICE_PREFIX + phase for phase in _COMPUTING), lane="stream"),
+            leads_with(*_ON_DEVICE, lane="stream"),
         ],
     )
 
 
+def _device_ahead(dice: random.Random) -> Case:
+    """The host waits for data, but the device has work from the steps before: the loader is not the limit."""
+    job = Job(device=True, workers=dice.choice((1, 2)), sync_every=10)
+    job = replace(job, fetch=round(_step(job) * job.workers * 0.6))
+    return Case(job, [path_is_true, accuses_nobody(LOADER), leads_with(*_ON_DEVICE, lane="stream")])
+
+
+def _micro_batches(dice: random.Random) -> Case:
+    """A step takes several batches, and waits for them half of its time."""
+    job = Job(micro=dice.choice((2, 3)), workers=dice.choice((1, 2, 4)))
+    rest = job.handoff + job.forward + job.backward
+    job = replace(job, fetch=round(job.workers * rest / 0.5))
+    return Case(job, [path_is_true, opens_with(LOADER), leads_with(sc.DATA_FETCH)])
+
+
 def _device_starved(dice: random.Random) -> Case:
     """The device is idle while the host waits for data."""
-    job = Job(device=True, workers=dice.choice((1, 2)), detail_level=dice.choice((0, TABLES_ALONE)))
+    job = Job(
+        device=True, workers=dice.choice((1, 2)), sync_every=dice.choice((1, 10)),
+        detail_level=dice.choice((0, TABLES_ALONE)),
+    )  # fmt: skip
     job = replace(job, fetch=round(_step(job) * job.workers / 0.5))
-    return Case(job, [path_is_true(0.03), opens_with(LOADER), leads_with(sc.DATA_FETCH), as_grave_as_it_is])
+    return Case(job, [path_is_true, opens_with(LOADER), leads_with(sc.DATA_FETCH), as_grave_as_it_is])
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -296,10 +317,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     },
     "compute-bound": _compute_bound,
     "one slow worker": _slow_worker,
+    "loader-bound, micro-batches": _micro_batches,
     "ranks alike": _alike,
     "one slow rank, by data": _slow_rank(sc.DATA_FETCH, 5.0),
     "one slow rank, by forward": _slow_rank(sc.FORWARD, 2.5),
     "one slow rank, by backward": _slow_rank(sc.BACKWARD, 2.0),
+    "by forward, ends heard late": _slow_rank(sc.FORWARD, 2.5, heard=300 * US),
+    "by backward, a blocking all-reduce": _slow_rank(sc.BACKWARD, 2.0, blocking=True),
     "by data, tables alone": _slow_rank(sc.DATA_FETCH, 5.0, detail=TABLES_ALONE),
     "by forward, tables alone": _slow_rank(sc.FORWARD, 2.5, detail=TABLES_ALONE),
     "by backward, tables alone": _late_after_the_first_bucket,
@@ -315,6 +339,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "two hosts, clocks apart": _two_hosts,
     "evaluation": _evaluates,
     "device-bound": _device_bound,
+    "device-bound, the host ahead": _device_ahead,
     "device starved by its loader": _device_starved,
 }
 

@@ -57,6 +57,8 @@ class Job:
     epochs: int = 2
     steps: int = 30
     """Of each epoch."""
+    micro: int = 1
+    """Batches of a step."""
     eval_batches: int = 3
 
     workers: int = 2
@@ -81,12 +83,16 @@ class Job:
     """All of them together."""
     hooks: bool = True
     """Whether the collectives are recorded."""
+    blocking: bool = False
+    """One all-reduce, by a call after backward that waits for it, in the place of the buckets."""
+    heard: int = 0
+    """By how much later than it is through each rank hears of an all-reduce beside it, at most; ns."""
 
     device: bool = False
     """The phases of the main lane only enqueue work for a device, in ``launch`` each."""
     launch: int = 500 * US
-    sync: bool = True
-    """Each step ends with a wait for the device."""
+    sync_every: int = 1
+    """Steps after which the host waits for the device."""
 
     startup: int = 150 * MS
     epoch_gap: int = 8 * MS
@@ -137,6 +143,12 @@ class Dice:
         self._of: dict[tuple[object, ...], random.Random] = {}
 
     def factor(self, *key: object) -> float:
+        return self._next(key).lognormvariate(-(self._sigma**2) / 2, self._sigma)
+
+    def uniform(self, *key: object) -> float:
+        return self._next(key).random()
+
+    def _next(self, key: tuple[object, ...]) -> random.Random:
         if key not in self._of:
             self._of[key] = random.Random(f"{self._seed}/{key}")
-        return self._of[key].lognormvariate(-(self._sigma**2) / 2, self._sigma)
+        return self._of[key]

@@ -30,9 +30,9 @@ class Loader:
         ]
         self._free = [then(lane, LOADER_START, self._job.spawn, rank.at) for lane in self._lanes]
 
-    def take(self, row: Row) -> None:
-        """Have the main lane wait for the batch of ``row``."""
-        rank, job, item = self._rank, self._job, f"{row.pass_serial}:{row.batch}"
+    def take(self, row: Row, batch: int) -> None:
+        """Have the main lane wait for a batch of ``row``."""
+        rank, job, item = self._rank, self._job, f"{row.pass_serial}:{batch}"
         if not self._lanes:
             with rank.phase(row, sc.DATA_WAIT):
                 begun = rank.now
@@ -47,8 +47,8 @@ class Loader:
                 Activity(sc.DATA_COLLATE, lane, fetched, collated, item, inside=wait),
             ]
             return
-        worker = row.batch % job.workers
-        ahead = row.batch - job.workers * job.prefetch
+        worker = batch % job.workers
+        ahead = batch - job.workers * job.prefetch
         lane, needs = self._lanes[worker], [self._free[worker]]
         if ahead >= 0:
             needs.append(self._taken[ahead])

@@ -95,7 +95,7 @@ class Rank(RankRecord):
             loader=scope.loader,
             worker=batch % self.job.workers if self.job.workers else -1,
             epoch=scope.epoch,
-            micro=1,
+            micro=1 if self.evaluating else self.job.micro,
         )
 
     def close_row(self, row: Row, scope: Pass, run_id: str) -> None:

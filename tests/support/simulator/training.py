@@ -17,13 +17,13 @@ from ..telemetry import Activity, Pass, Recording, Row, S, Span, SpanWriter, lin
 from .job import Dice, Job
 from .loader import Loader
 from .rank import Rank
-from .tasks import NETWORK, Task, first, then
+from .tasks import MAIN, NETWORK, Task, first, then
 from .truth import Truth, path_of
 
 TRANSFER = "collective.transfer"
 RANKS_WAIT = "ranks.wait"
 IDLE = "idle"
-_STREAM = "stream-0.0"
+STREAM = "stream-0.0"
 _STEADY = 3
 """Steps before are no part of the means."""
 
@@ -90,8 +90,7 @@ class _World:
         self.job, self.dice = job, Dice(job)
         self.ranks = [Rank(job, rank, self.dice) for rank in range(job.ranks)]
         self.channel: Task = first(NETWORK, job.start)
-        self.streams: list[Task] = [first((rank, _STREAM), job.start) for rank in range(job.ranks)]
-        self.late: list[list[int]] = []
+        self.streams: list[Task] = [first((rank, STREAM), job.start) for rank in range(job.ranks)]
 
     def train(self) -> Simulation:
         job = self.job
@@ -112,8 +111,8 @@ class _World:
         with ExitStack() as passes:
             scopes = [passes.enter_context(rank.pass_over(0, sc.EPOCH, epoch)) for rank in self.ranks]
             loaders = [Loader(rank, 0) for rank in self.ranks]
-            for batch in range(self.job.steps):
-                self._step(scopes, loaders, batch)
+            for step in range(self.job.steps):
+                self._step(scopes, loaders, step * self.job.micro)
 
     def _evaluate(self, rank: Rank) -> None:
         if not self.job.eval_batches:
@@ -122,26 +121,29 @@ class _World:
             loader = Loader(rank, 1)
             for batch in range(self.job.eval_batches):
                 row = rank.open_row(scope, batch)
-                loader.take(row)
+                loader.take(row, batch)
                 with rank.phase(row, sc.FORWARD):
                     rank.work(sc.FORWARD, self.job.forward)
                 rank.close_row(row, scope, run_id(self.job))
 
     def _step(self, scopes: list[Pass], loaders: list[Loader], batch: int) -> None:
-        """One training step of all ranks."""
-        job, rows = self.job, []
-        for rank, scope, loader in zip(self.ranks, scopes, loaders, strict=True):
-            row = rank.open_row(scope, batch)
-            rows.append(row)
-            loader.take(row)
-            if job.device:
-                self._enqueue(rank, row, sc.FORWARD, job.forward)
-            else:
-                self._forward(rank, row)
-        if job.device:
-            for rank, row in zip(self.ranks, rows, strict=True):
-                self._enqueue(rank, row, sc.BACKWARD, job.backward)
-        else:
+        """One training step of all ranks, which begins with ``batch``."""
+        job = self.job
+        rows = [rank.open_row(scope, batch) for rank, scope in zip(self.ranks, scopes, strict=True)]
+        for micro in range(job.micro):
+            for rank, row, loader in zip(self.ranks, rows, loaders, strict=True):
+                loader.take(row, batch + micro)
+                if job.device:
+                    self._enqueue(rank, row, sc.FORWARD, job.forward)
+                    self._enqueue(rank, row, sc.BACKWARD, job.backward)
+                    continue
+                self._forward(rank, row, micro)
+                if micro < job.micro - 1 or job.ranks == 1 or job.blocking:
+                    with rank.phase(row, sc.BACKWARD):
+                        rank.work(sc.BACKWARD, job.backward)
+        if job.ranks > 1 and job.blocking:
+            self._all_reduce(rows)
+        elif job.ranks > 1:
             self._backward(rows)
         for rank, row, scope in zip(self.ranks, rows, scopes, strict=True):
             if job.device:
@@ -155,15 +157,15 @@ class _World:
                     rank.work(sc.CHECKPOINT_SAVE, job.saves.takes)
             rank.close_row(row, scope, run_id(job))
 
-    def _forward(self, rank: Rank, row: Row) -> None:
+    def _forward(self, rank: Rank, row: Row, micro: int) -> None:
         job, takes = self.job, rank.takes(sc.FORWARD, self.job.forward)
         with rank.phase(row, sc.FORWARD):
             rank.go(takes // 2)
-            if job.compile and row.step == 0:
+            if job.compile and row.step == micro == 0:
                 said = {"grademl.compile.trigger": "frame", "grademl.compile.function": "forward"}
                 with rank.phase(row, sc.COMPILE, **said, **{"grademl.compile.id": "0/0"}):
                     rank.work(sc.COMPILE, job.compile)
-            if job.collections is not None and job.collections.due(rank.rank, row.step):
+            if job.collections is not None and micro == 0 and job.collections.due(rank.rank, row.step):
                 with rank.phase(row, sc.GC):
                     rank.work(sc.GC, job.collections.takes)
             rank.go(takes - takes // 2)
@@ -174,10 +176,6 @@ class _World:
         """Backward, which issues an all-reduce after each of its parts and ends when all are through."""
         job, count = self.job, self.job.buckets
         takes = [rank.takes(sc.BACKWARD, job.backward) for rank in self.ranks]
-        if job.ranks == 1:
-            with self.ranks[0].phase(rows[0], sc.BACKWARD):
-                self.ranks[0].go(takes[0])
-            return
         with ExitStack() as phases:
             for rank, row in zip(self.ranks, rows, strict=True):
                 phases.enter_context(rank.phase(row, sc.BACKWARD))
@@ -187,30 +185,42 @@ class _World:
                 moves = job.takes(TRANSFER, job.transfer // count, self.dice, -1)
                 self.channel = then(NETWORK, TRANSFER, moves, *issued, self.channel)
                 if job.hooks:
-                    self._record(rows, issued)
-            arrived = max(task.end for task in issued)
-            self.late.append([task.end - min(one.end for one in issued) for task in issued])
-            for rank in self.ranks:
-                before = rank.now
-                rank.go(0, self.channel)
-                if job.hooks:
-                    waited = min(arrived, rank.now) - before
-                    rank.inside[sc.BACKWARD, RANKS_WAIT] += waited
-                    rank.inside[sc.BACKWARD, TRANSFER] += rank.now - before - waited
+                    self._record(rows, issued, "comm")
+            self._come_together(sc.BACKWARD, issued)
 
-    def _record(self, rows: list[Row], issued: list[Task]) -> None:
+    def _all_reduce(self, rows: list[Row]) -> None:
+        """An all-reduce by a call that blocks."""
+        issued = [rank.at for rank in self.ranks]
+        moves = self.job.takes(TRANSFER, self.job.transfer, self.dice, -1)
+        self.channel = then(NETWORK, TRANSFER, moves, *issued, self.channel)
+        self._record(rows, issued, MAIN)
+        self._come_together(sc.COLLECTIVE, issued)
+
+    def _come_together(self, phase: str, issued: list[Task]) -> None:
+        """Have all main lanes wait, within ``phase``, for what they ``issued`` last."""
+        arrived = max(task.end for task in issued)
+        for rank in self.ranks:
+            before = rank.now
+            rank.go(0, self.channel, phase=phase)
+            if self.job.hooks:
+                waited = min(arrived, rank.now) - before
+                rank.inside[phase, RANKS_WAIT] += waited
+                rank.inside[phase, TRANSFER] += rank.now - before - waited
+
+    def _record(self, rows: list[Row], issued: list[Task], lane: str) -> None:
         """Have all ranks record the all-reduce that the channel is through with."""
         for rank, row, task in zip(self.ranks, rows, issued, strict=True):
             said = {
                 sc.COLLECTIVE_KEY: f"0123456789abcdef:{rank.collectives}",
                 sc.COLLECTIVE_OP: "all_reduce",
                 sc.COLLECTIVE_SIZE: self.job.ranks,
-                sc.COLLECTIVE_BLOCKING: False,
+                sc.COLLECTIVE_BLOCKING: lane == MAIN,
                 sc.COLLECTIVE_COMPLETED: True,
                 sc.BYTES: 1_000_000,
             }
             rank.collectives += 1
-            row.phases.append(Activity(sc.COLLECTIVE, "comm", task.end, self.channel.end, said=said))
+            late = round(self.job.heard * self.dice.uniform("heard", rank.rank)) if lane != MAIN else 0
+            row.phases.append(Activity(sc.COLLECTIVE, lane, task.end, self.channel.end + late, said=said))
 
     # --- a device -----------------------------------------------------------------------------------------
 
@@ -220,13 +230,13 @@ class _World:
         with rank.phase(row, phase):
             rank.go(self.job.takes("launch", self.job.launch, self.dice, rank.rank))
         name = sc.DEVICE_PREFIX + phase
-        begun = then((rank.rank, _STREAM), name, rank.takes(phase, mean), self.streams[rank.rank], before)
+        begun = then((rank.rank, STREAM), name, rank.takes(phase, mean), self.streams[rank.rank], before)
         # The event behind it is reached when the host has recorded that.
-        self.streams[rank.rank] = done = then((rank.rank, _STREAM), name, 0, begun, rank.at)
-        row.phases.append(Activity(name, _STREAM, begun.start, done.end, host=row.phases[-1]))
+        self.streams[rank.rank] = done = then((rank.rank, STREAM), name, 0, begun, rank.at)
+        row.phases.append(Activity(name, STREAM, begun.start, done.end, host=row.phases[-1]))
 
     def _synchronize(self, rank: Rank, row: Row) -> None:
-        if self.job.sync:
+        if (row.step + 1) % self.job.sync_every == 0:
             with rank.phase(row, sc.DEVICE_SYNC):
                 rank.go(0, self.streams[rank.rank])
 
@@ -248,7 +258,4 @@ class _World:
             wall=wall,
             step=max(fmean(row.duration for row in rows) for rows in steady.values()),
             wait_share={rank: _wait_share(rows) for rank, rows in steady.items()},
-            late={rank: fmean(late[rank] for late in self.late[_STEADY:]) for rank in range(self.job.ranks)}
-            if self.late
-            else {},
         )

@@ -27,8 +27,6 @@ class Truth:
     """Mean length of the steady steps of the rank with the longest."""
     wait_share: dict[int, float]
     """Rank -> part of its steady steps that it waits for data; the first step of each pass is left out."""
-    late: dict[int, float]
-    """Rank -> mean time in a step by which it comes later to the last collective than the first of them."""
 
     def gain(self, fixed: Truth) -> float:
         """Return the part of a steady step that is saved where things are as in ``fixed``."""
