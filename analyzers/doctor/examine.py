@@ -121,7 +121,7 @@ def _look(source: Source, probe: Probe) -> SourceLook:
 def _run(run: Run) -> RunLook:
     ended = {one.how for one in run.completeness.ended}
     how = next((one for one in ("killed", "exception", "unknown", "exit") if one in ended), "unknown")
-    info = completeness_info(run.completeness, (), run.clocks, ours=True)
+    info = completeness_info(run.completeness, run.clocks, ours=True)
     return RunLook(run.run_id, run.attempt, how, signals(run), info.clocks)
 
 

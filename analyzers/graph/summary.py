@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A path by phase: how much of it each is, how long each took in all, and how much blocked a main lane."""
+"""A path by a key: how much of it each is, how much there is of each in all, and how tight its time is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 
-from grademl_otel import semconv
-from grademl_otel.analyzers.graph.activities import Activities, activities
-from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
-from grademl_otel.analyzers.graph.main_lane import NAMES, phase_named
-from grademl_otel.analyzers.graph.path import Path
-from grademl_otel.analyzers.graph.shorten import shortened_total
-from grademl_otel.analyzers.graph.span_tree import SpanTree
+from grademl_otel.analyzers.graph.blocked import blocked_by_phase, blocked_by_rank
+from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.graph.keys import LANE, OPERATION, PHASE, RANK, Keys, lane_name, rank_name
+from grademl_otel.analyzers.graph.main_lane import GAPS, UNTRACED
+from grademl_otel.analyzers.graph.path import Path, Sections
+from grademl_otel.analyzers.graph.run_graph import MAIN, run_graph
+from grademl_otel.analyzers.graph.schedule import MOST_JOINS, Schedule
+from grademl_otel.analyzers.graph.self_time import self_times
+from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 
-_MOST_SPANS_FOR_DRAG: Final = 2_000
+_MOST_PASSES: Final = 4_000_000
+"""Constraints that are looked at for the drag of all keys together, the largest keys first."""
+_FAR: Final = np.iinfo(np.int64).max
+
+TOO_LARGE: Final = "the graph has more than {:,} dependencies"
+NOT_BY_TIMES: Final = (
+    "the path of this trace rests on more than the times of its spans: lanes, links or overlaps"
+)
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One phase (or operation); None where a number is not defined, never 0 in its place. Times in ns."""
+    """One key; None where a number is not defined, never 0 in its place. Times in ns."""
 
     key: str
     path_ns: int
@@ -31,169 +41,195 @@ class SummaryRow:
     blocked_ns: int | None
     """Time that a main lane stood still for it."""
     total_ns: int | None
-    """Time spent in it in all lanes, on the path or not."""
+    """Time spent in it in all lanes, on the path or not, with all that ran within."""
+    self_ns: int | None
+    """The same without what ran within."""
     slack_ns: int | None
-    """How much longer it could take before the whole takes longer."""
+    """How much later the tightest of it could end before the whole ends later; 0 on the path."""
     drag_ns: int | None
-    """How much shorter the whole would be without its part of the path."""
+    """How much earlier the whole would end if its part of the path took no time and all else stayed as long.
+    No gain: what bounds a queue or is chosen by who comes first is no length. 0 off the path."""
 
 
-def run_summary(run: Run, path: Path) -> list[SummaryRow]:
-    """Return ``path`` of ``run`` by phase, the longest first, with the phases that ran beside the path last.
+@dataclass(frozen=True)
+class Summary(Sequence[SummaryRow]):
+    """The rows, largest part of the path first, then what ran beside it; and what they cannot tell."""
 
-    The total of a phase is over all lanes; within one lane the innermost phase counts. Blocked is, for a
-    phase of loader workers, the part of the waits during which the worker of the awaited batch was in it; for
-    a wait all of it. Slack and drag of a run need a replay and are None.
+    rows: list[SummaryRow]
+    untold: str | None = None
+    """Why slack and drag are None where they are defined; None where they are told."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> SummaryRow: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[SummaryRow]: ...
+    def __getitem__(self, at: int | slice) -> SummaryRow | list[SummaryRow]:
+        return self.rows[at]
+
+
+@dataclass
+class _Sums:
+    """What is known of each key, by its number."""
+
+    names: list[str]
+    path: IntArray
+    total: list[int | None]
+    itself: list[int | None]
+    blocked: dict[str, int]
+    slack: list[int | None]
+    drag: Callable[[int], int] | None
+    cost: int = 1
+    """Of one drag, in constraints."""
+
+    def rows(self, whole: int, beside: Callable[[str], bool]) -> list[SummaryRow]:
+        path = self.path.tolist()
+        order = sorted(range(len(path)), key=lambda at: (-path[at], -(self.total[at] or 0), self.names[at]))
+        order = [at for at in order if path[at] or ((self.total[at] or 0) > 0 and beside(self.names[at]))]
+        dragged = set(order[: max(1, _MOST_PASSES // max(1, self.cost))]) if self.drag is not None else set()
+        return [
+            SummaryRow(
+                key=self.names[at],
+                path_ns=path[at],
+                path_share=path[at] / whole if path[at] else 0.0,
+                blocked_ns=self.blocked.get(self.names[at]),
+                total_ns=self.total[at],
+                self_ns=self.itself[at],
+                slack_ns=self.slack[at],
+                drag_ns=self.drag(at) if self.drag is not None and at in dragged else None,
+            )
+            for at in order
+        ]
+
+
+def run_summary(run: Run, path: Path, by: str = PHASE) -> Summary:
+    """Return ``path`` of ``run`` by phase, rank, lane or operation, with what ran beside the path last.
+
+    Totals are over all lanes; within one lane the innermost counts, so that self time is the same. Blocked
+    is, for a phase of loader workers, the part of the waits during which the worker of the awaited batch was
+    in it; for a wait all of it; for a rank and its main lane all that it waited.
     """
-    found = activities(run)
-    totals, blocked = _totals(found), _blocked(found)
-    on_path = _by_phase(path)
-    beside = [(phase, 0) for phase in semconv.PHASES if phase in totals and phase not in dict(on_path)]
-    beside.sort(key=lambda entry: -totals[entry[0]])
-    return [
-        SummaryRow(
-            key=phase,
-            path_ns=ns,
-            path_share=ns / path.total_ns if ns else 0.0,
-            blocked_ns=blocked.get(phase),
-            total_ns=totals.get(phase),
-            slack_ns=None,
-            drag_ns=None,
-        )
-        for phase, ns in on_path + beside
-    ]
+    graph = run_graph(run)
+    service = run.spans.service(int(run.span_ixs[0])) if len(run.span_ixs) else ""
+    keys = Keys(by, run.spans, service)
+    of_section, of_activity = keys.of(path.sections), keys.of(graph)
+    told = len(graph.edges) <= MOST_JOINS
+    schedule = Schedule.of(graph, path.start, path.end) if told else None
+    count = len(keys)
+    length = np.minimum(graph.end, path.end) - np.maximum(graph.start, path.start)
+    totals = _added(of_activity, np.maximum(length, 0), count)
+    slack: list[int | None] = [None] * count
+    if schedule is not None:
+        slack = _least(of_activity[schedule.kept], schedule.slack(), count)
+    return Summary(
+        _Sums(
+            names=keys.names,
+            path=path.sections.by(of_section, count),
+            total=totals,
+            itself=totals,
+            blocked=_blocked(run, by, service),
+            slack=slack,
+            drag=None if schedule is None else _run_drag(graph, schedule, path.sections, of_section),
+            cost=1 if schedule is None else schedule.joins,
+        ).rows(path.total_ns, _is_no_gap if by == PHASE else _anything),
+        None if told else TOO_LARGE.format(MOST_JOINS),
+    )
 
 
-def tree_summary(spans: SpanColumns, root_ix: int, path: Path) -> list[SummaryRow]:
-    """Return ``path`` of the tree under ``root_ix`` by operation, the longest first.
+def tree_summary(
+    spans: SpanColumns,
+    root_ix: int,
+    path: Path,
+    by: str = PHASE,
+    cut: tuple[Sections, IntArray] | None = None,
+) -> Summary:
+    """Return ``path`` of the tree under ``root_ix`` by a key, with what ran beside the path last.
 
-    The drag is given where one span alone holds the operation's part of the path, in trees of up to 2,000
-    spans.
+    Self time is a span's time without that of its children, whatever lanes these are in. ``cut`` are
+    sections that those of ``path`` were cut into, and of which of them each is a part.
     """
-    tree = SpanTree(spans)
-    below = _below(tree, root_ix)
-    totals: dict[str, int] = {}
-    for ix in below:
-        name = spans.name(ix)
-        totals[name] = totals.get(name, 0) + max(0, int(spans.end[ix] - spans.start[ix]))
-    holders: dict[str, set[int]] = {}
-    for section in path.sections:
-        if section.span_ix is not None:
-            holders.setdefault(section.phase, set()).add(section.span_ix)
-    rows = []
-    for phase, ns in _by_phase(path):
-        holder = holders.get(phase, set())
-        drag = None
-        if len(holder) == 1 and len(below) <= _MOST_SPANS_FOR_DRAG:
-            (ix,) = holder
-            drag = path.total_ns - shortened_total(spans, root_ix, ix, ns, tree)
-        rows.append(SummaryRow(phase, ns, ns / path.total_ns, None, totals.get(phase), None, drag))
-    return rows
+    sections, origin = cut if cut is not None else (path.sections, np.arange(len(path.sections)))
+    keys = Keys(by, spans)
+    of_section = keys.of(sections)
+    below, itself = self_times(spans, root_ix)
+    of_span = keys.of_spans(below)
+    count = len(keys)
+    small = 2 * len(below) <= MOST_JOINS  # each span depends on two things at least
+    found = TreeSchedule.of(spans, root_ix, path) if small else None
+    slack: list[int | None] = [None] * count
+    drag = None
+    if found is not None:
+        slack = _least(keys.of_spans(found.members.ix), found.slack(), count)
+
+        def drag(key: int, tree: TreeSchedule = found) -> int:
+            mine = of_section == key
+            return tree.drag(origin[mine], sections.duration[mine])
+
+    duration = np.maximum(spans.end[below] - spans.start[below], 0)
+    reason = NOT_BY_TIMES if small else TOO_LARGE.format(MOST_JOINS)
+    return Summary(
+        _Sums(
+            names=keys.names,
+            path=sections.by(of_section, count),
+            total=_added(of_span, duration, count),
+            itself=_added(of_span, itself, count),
+            blocked={},
+            slack=slack,
+            drag=drag,
+            cost=found.schedule.joins if found is not None else 1,
+        ).rows(path.total_ns, _anything),
+        None if found is not None else reason,
+    )
 
 
-def _by_phase(path: Path) -> list[tuple[str, int]]:
-    sums: dict[str, int] = {}
-    for section in path.sections:
-        sums[section.phase] = sums.get(section.phase, 0) + section.duration
-    return sorted(sums.items(), key=lambda entry: (-entry[1], entry[0]))
+def _run_drag(
+    graph: EventGraph, schedule: Schedule, sections: Sections, key: IntArray
+) -> Callable[[int], int]:
+    number = {lane: at for at, lane in enumerate(graph.lanes)}
+    lane = np.array([number.get(lane, -1) for lane in sections.lanes] or [-1], np.int64)[sections.lane]
+    activity = schedule.activities_at(lane, sections.start)
+
+    def drag(of: int) -> int:
+        mask: BoolArray = np.zeros(len(schedule.graph), bool)
+        mine = activity[key == of]
+        mask[mine[mine >= 0]] = True
+        return schedule.drag(mask)
+
+    return drag
 
 
-def _below(tree: SpanTree, root: int) -> list[int]:
-    found, pending = [root], [root]
-    while pending:
-        children = [ix for ix in tree.children(pending.pop()) if ix != root]
-        found += children
-        pending += children
-    return found
+def _added(key: IntArray, ns: IntArray, count: int) -> list[int | None]:
+    """Return the sum of each key; None of one that nothing has."""
+    known = key >= 0
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, key[known], ns[known])
+    there = np.bincount(key[known], minlength=count) > 0
+    return [ns if some else None for ns, some in zip(sums.tolist(), there.tolist(), strict=True)]
 
 
-def _totals(found: Activities) -> dict[str, int]:
-    """Return the time of each phase: in the main lanes the innermost counts, so that nothing counts twice."""
-    main, items = found.main, found.items
-    sums = np.zeros(len(NAMES), np.int64)
-    np.add.at(sums, main.name, main.end - main.start)
-    totals: dict[str, int] = {}
-    for ix in np.flatnonzero(sums).tolist():
-        phase = phase_named(NAMES[ix])
-        totals[phase] = totals.get(phase, 0) + int(sums[ix])
-    for phase, ns in (
-        (semconv.DATA_FETCH, int((items.fetched - items.start).sum())),
-        (semconv.DATA_COLLATE, int((items.end - items.collating).sum())),
-    ):
-        if ns:
-            totals[phase] = totals.get(phase, 0) + ns
-    return totals
+def _least(key: IntArray, ns: IntArray, count: int) -> list[int | None]:
+    known = key >= 0
+    least = np.full(count, _FAR, np.int64)
+    np.minimum.at(least, key[known], ns[known])
+    return [None if ns == _FAR else ns for ns in least.tolist()]
 
 
-def _blocked(found: Activities) -> dict[str, int]:
-    """Return for how long main lanes were blocked on each phase."""
-    main, waits = found.main, found.waits
-    blocked: dict[str, int] = {}
-    for phase in semconv.WAIT_PHASES:
-        of_phase = main.name == NAMES.index(phase)
-        ns = int((main.end - main.start)[of_phase].sum())
-        if ns:
-            blocked[phase] = ns
-    in_collectives = [NAMES.index(name) for name in (semconv.COLLECTIVE, *COLLECTIVE_PARTS)]
-    if ns := int((main.end - main.start)[np.isin(main.name, in_collectives)].sum()):
-        blocked[semconv.COLLECTIVE] = ns
-    # An inline fetch blocks for as long as it takes.
-    inline = {phase: NAMES.index(phase) for phase in semconv.WORKER_PHASES}
-    for phase, ix in inline.items():
-        ns = int((main.end - main.start)[main.name == ix].sum())
-        if ns:
-            blocked[phase] = ns
-    items = found.items
-    pairs = [(wait, item) for wait in range(len(waits)) if (item := found.item_of_wait(wait)) is not None]
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    start = waits.start[table[:, 0]]
-    end = np.maximum(np.minimum(waits.end[table[:, 0]], items.end[table[:, 1]]), start)
-    lane = _lane_numbers(found)
-    for phase, begin, finish in (
-        (semconv.DATA_FETCH, items.start, items.fetched),
-        (semconv.DATA_COLLATE, items.collating, items.end),
-    ):
-        busy = _BusyTime(lane, begin, finish)
-        ns = busy.between(lane[table[:, 1]], start, end)
-        if ns:
-            blocked[phase] = blocked.get(phase, 0) + ns
-    return blocked
+def _blocked(run: Run, by: str, service: str) -> dict[str, int]:
+    if by in (PHASE, OPERATION):
+        found = blocked_by_phase(run)
+        return {f"{service} {phase}".strip(): ns for phase, ns in found.items()} if by == OPERATION else found
+    return {
+        rank_name(rank) if by == RANK else lane_name((rank, MAIN)): ns
+        for rank, ns in blocked_by_rank(run).items()
+        if by in (RANK, LANE)
+    }
 
 
-def _lane_numbers(found: Activities) -> IntArray:
-    """Return for each item the number of its worker's lane, ascending in the order of items."""
-    items = found.items
-    new = np.zeros(len(items), np.int64)
-    if len(items):
-        changed = np.zeros(len(items) - 1, bool)
-        for column in (items.rank, items.loader, items.worker):
-            changed |= column[1:] != column[:-1]
-        new[1:] = changed
-    return np.cumsum(new)
+def _is_no_gap(phase: str) -> bool:
+    return phase not in GAPS and phase != UNTRACED
 
 
-class _BusyTime:
-    """Time that lanes were busy, summed up to any instant; intervals sorted by (lane, start) and disjoint."""
-
-    def __init__(self, lane: IntArray, start: IntArray, end: IntArray) -> None:
-        self._origin = int(start.min()) if len(start) else 0
-        self._span = (int(end.max()) - self._origin + 1) if len(end) else 1
-        # Lanes one after another on one axis.
-        self._start = lane * self._span + (start - self._origin)
-        order = np.argsort(self._start, kind="stable")
-        self._start = self._start[order]
-        length = np.maximum(end - start, 0)[order]
-        self._length = length
-        self._before = np.cumsum(length) - length
-
-    def between(self, lane: IntArray, start: IntArray, end: IntArray) -> int:
-        """Return the busy time of ``lane[i]`` in ``[start[i], end[i])``, summed."""
-        if not len(self._start):
-            return 0
-        return int((self._until(lane, end) - self._until(lane, start)).sum())
-
-    def _until(self, lane: IntArray, at: IntArray) -> IntArray:
-        moment = lane * self._span + np.clip(at - self._origin, 0, self._span - 1)
-        last = np.maximum(np.searchsorted(self._start, moment, side="right") - 1, 0)
-        until: IntArray = self._before[last] + np.clip(moment - self._start[last], 0, self._length[last])
-        return until
+def _anything(_: str) -> bool:
+    return True

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.run import Completeness
 from grademl_otel.analyzers.reporting.document import (
@@ -19,10 +16,14 @@ from grademl_otel.analyzers.reporting.document import (
 
 
 def completeness_info(
-    found: Completeness, paths: Iterable[Path], clocks: Clocks | None, *, ours: bool
+    found: Completeness,
+    clocks: Clocks | None,
+    *,
+    ours: bool,
+    clipped_ns: int = 0,
+    overlap_ns: int = 0,
 ) -> CompletenessInfo:
-    """Return ``found`` with what was clipped and cut on ``paths``; only ``ours`` tell of a tracer."""
-    paths = list(paths)
+    """Return ``found`` with what was clipped and cut on paths; only ``ours`` tell of a tracer."""
     return CompletenessInfo(
         verdict=found.verdict,
         spans=SpanCounts(found.spans_expected, found.spans_received),
@@ -33,8 +34,8 @@ def completeness_info(
         windows_missing=found.windows_missing,
         partial_traces=found.partial_traces,
         conflicts=found.conflicts,
-        clipped_ns=found.clipped_ns + sum(path.clipped_ns for path in paths),
-        overlap_ns=found.overlap_ns + sum(path.overlap_ns for path in paths),
+        clipped_ns=found.clipped_ns + clipped_ns,
+        overlap_ns=found.overlap_ns + overlap_ns,
         clocks=_offsets(clocks),
         tracer=Tracer(found.tracer_dropped if ours else None, found.tracer_cost_fraction),
     )

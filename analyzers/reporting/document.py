@@ -173,6 +173,11 @@ class PopulationEntry:
     key: str
     service: str
     operation: str
+    """Or a phase within it, of which its attributes tell."""
+    kind: str
+    """Of the span: internal, server, client, producer, consumer or unspecified."""
+    evidence: str
+    """``attribute`` of a phase that only attributes tell of, else ``observed``."""
     traces: int
     """Traces on whose path the key is."""
     path_ns: int
@@ -196,15 +201,22 @@ class PopulationInfo:
 
 @dataclass(frozen=True)
 class SummaryEntry:
-    """One key of the path; slack and drag are null where they are not defined."""
+    """One key of the path; null is what is not known, or not defined."""
 
     key: str
     path_ns: int
     path_share: float
     blocked_ns: int | None
+    """Time that main lanes stood still for it."""
     total_ns: int | None
+    """Time in it, on the path or not, with all that ran within."""
+    self_ns: int | None
+    """The same without what ran within."""
     slack_ns: int | None
+    """How much later the tightest of it could end before the whole ends later; 0 on the path."""
     drag_ns: int | None
+    """How much earlier the whole would end if its part of the path took no time. No gain: see
+    critical-path.md."""
 
 
 @dataclass(frozen=True)

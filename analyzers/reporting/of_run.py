@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from grademl_otel.analyzers.diagnosis.finding import Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of, untold
 from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
 from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
-from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import HowEnded, Run
@@ -68,15 +66,16 @@ def _found(
     telemetry: Telemetry, run: Run, steps: StepBreakdown, judgement: Judgement, by: str, top: int | None
 ) -> CriticalPathDocument:
     path = run_path(run)
+    summary, unsaid = summary_of_run(run, path, by, top)
     return CriticalPathDocument(
         source=_source(telemetry, run),
-        completeness=_completeness(run, [path]),
+        completeness=_completeness(run),
         window=_window(run, steps),
         lane_budget=_budget(run),
         path=path_info(path, run.spans, top),
-        summary=summary_of_run(run, path, by, top),
+        summary=summary,
         findings=judgement.findings,
-        abstained=[*untold(run), *judgement.abstained],
+        abstained=[*untold(run), *judgement.abstained, *unsaid],
         replay=None,
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
@@ -106,8 +105,8 @@ def _source(telemetry: Telemetry, run: Run) -> SourceInfo:
     return SourceInfo(telemetry.uri, run.run_id, run.attempt, run.fit[0], traces)
 
 
-def _completeness(run: Run, paths: Sequence[Path] = ()) -> CompletenessInfo:
-    found = completeness_info(run.completeness, paths, run.clocks, ours=True)
+def _completeness(run: Run) -> CompletenessInfo:
+    found = completeness_info(run.completeness, run.clocks, ours=True)
     return replace(found, conflicts=[*found.conflicts, *activities(run).conflicts])
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Abstained
-from grademl_otel.analyzers.graph.path import Path
+from grademl_otel.analyzers.graph.trace_paths import TracePaths
+from grademl_otel.analyzers.graph.virtual_phases import with_virtual_phases
 from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
@@ -32,6 +34,7 @@ NOT_OURS = Abstained(
     "run the program under opentelemetry-instrument with grademl-otel installed",
 )
 _HOW = "read a source that has all of their spans"
+_HOW_PHASES = "record them as child spans, or end-to-end in the unit of the parts"
 PART_OF_OURS = Abstained(
     "diagnosis",
     "a run is judged as a whole, not by single traces",
@@ -41,7 +44,7 @@ PART_OF_OURS = Abstained(
 
 def critical_path_of_traces(
     telemetry: Telemetry,
-    paths: Sequence[tuple[int, Path]],
+    paths: TracePaths,
     by: str = "phase",
     top: int | None = None,
     clocks: Clocks | None = None,
@@ -51,23 +54,40 @@ def critical_path_of_traces(
     ``clocks`` are those to which the times of ``telemetry`` were brought.
     """
     source = SourceInfo(telemetry.uri, None, None, None, len(paths))
+    roots: list[int] = paths.roots.tolist()
     # Only a missing parent or a cut trace proves a loss.
-    found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, [root for root, _ in paths]))
-    whole = whole_traces(telemetry, [root for root, _ in paths])
+    found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, roots))
+    whole = whole_traces(telemetry, roots)
     stopped = telemetry.ledger.capped or telemetry.ledger.broken is not None
     if len(paths) == 1:
         root, path = paths[0]
+        told = with_virtual_phases(telemetry.spans, path.sections)
         start, total_ns = path.start, path.total_ns
-        shown: PathInfo | PopulationInfo = path_info(path, telemetry.spans, top)
-        summary = summary_of_trace(telemetry.spans, root, path, by, top)
+        shown: PathInfo | PopulationInfo = path_info(
+            replace(path, sections=told.sections), telemetry.spans, top
+        )
+        summary, unsaid = summary_of_trace(telemetry.spans, root, path, told, by, top)
     else:
-        counted = [one for one, kept in zip(paths, whole, strict=True) if kept] or paths
-        shown, summary = population(telemetry.spans, counted, top, told=bool(whole.any()) and not stopped), []
+        counted = paths.take(np.flatnonzero(whole)) if whole.any() else paths
+        told = with_virtual_phases(telemetry.spans, counted.sections)
+        counted = replace(
+            counted,
+            sections=told.sections,
+            first=np.searchsorted(counted.trace[told.origin], np.arange(len(counted) + 1)),
+        )
+        shown = population(telemetry.spans, counted, top, told=bool(whole.any()) and not stopped)
+        summary, unsaid = [], []
         # The traces' time, one after the other: what the shares are of.
-        start, total_ns = min(path.start for _, path in counted), shown.total_ns
+        start, total_ns = int(counted.start.min()), shown.total_ns
     return CriticalPathDocument(
         source=source,
-        completeness=completeness_info(found, (path for _, path in paths), clocks, ours=False),
+        completeness=completeness_info(
+            found,
+            clocks,
+            ours=False,
+            clipped_ns=sum(paths.clipped_ns.tolist()),
+            overlap_ns=sum(paths.overlap_ns.tolist()),
+        ),
         window=Window(str(start), total_ns, StepWindow(None, None, 0)),
         lane_budget=[],
         path=shown,
@@ -75,7 +95,9 @@ def critical_path_of_traces(
         findings=[],
         abstained=[
             *_untold(len(paths), int(np.count_nonzero(whole)), stopped),
-            _not_judged(telemetry.spans, paths),
+            *unsaid,
+            *(Abstained("path.virtual_phases", note, _HOW_PHASES) for note in told.notes),
+            _not_judged(telemetry.spans, roots),
         ],
         replay=None,
         incomplete_because=found.reasons,
@@ -99,14 +121,15 @@ def _untold(traces: int, whole: int, stopped: bool) -> list[Abstained]:
     return [Abstained("population", missing, _HOW)]
 
 
-def _not_judged(spans: SpanColumns, paths: Sequence[tuple[int, Path]]) -> Abstained:
-    ours = any(semconv.RUN_ID in spans.resource(root) for root, _ in paths)
+def _not_judged(spans: SpanColumns, roots: Sequence[int]) -> Abstained:
+    used = np.unique(spans.resource_ix[list(roots)]).tolist()
+    ours = any(semconv.RUN_ID in spans.resources[ix] for ix in used)
     return PART_OF_OURS if ours else NOT_OURS
 
 
 def report_of_traces(
     telemetry: Telemetry,
-    paths: Sequence[tuple[int, Path]],
+    paths: TracePaths,
     top: int | None = None,
     clocks: Clocks | None = None,
 ) -> ReportDocument:

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many traces together: where their critical paths run, and what the slow ones have more of."""
+"""Many traces together: where their critical paths run, and what the slow ones have more of.
+
+All on arrays: a million sections are sorted twice, and no Python is spent on one of them.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.path import Path
+from grademl_otel.analyzers.graph.event_graph import FloatArray
+from grademl_otel.analyzers.graph.path import EVIDENCE, Sections
+from grademl_otel.analyzers.graph.trace_paths import TracePaths
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.reporting.document import Omitted, PopulationEntry, PopulationInfo
 
@@ -18,43 +23,146 @@ TAIL_SHARE = 0.05
 MIDDLE_SHARE = 0.10
 """The part around the median duration that the slowest are compared with, at least one."""
 
+SPAN_KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
+"""By the numbers of `SpanColumns.kind`."""
+_PERCENTILES: Final = (50, 95, 99)
+_MOST: Final = 2**62
+"""What 64 bits add up exactly; only spans that contradict each other last longer together."""
+
 
 def population(
-    spans: SpanColumns, paths: Sequence[tuple[int, Path]], top: int | None = None, told: bool = True
+    spans: SpanColumns, paths: TracePaths, top: int | None = None, told: bool = True
 ) -> PopulationInfo:
-    """Add up the sections of all ``paths`` by service and operation, the largest first.
+    """Add up the sections of all ``paths`` by service, operation and kind of span, the largest first.
 
     Percentiles are over all traces: one whose path does not touch a key has 0 there. They are not ``told``
     of traces that lack spans. With ``top``, the keys beyond it are counted as omitted; the rest sums to the
     total exactly.
     """
-    per_trace: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    sections: dict[tuple[str, str], int] = defaultdict(int)
-    for number, (root, path) in enumerate(paths):
-        for section in path.sections:
-            ix = section.span_ix if section.span_ix is not None else root
-            key = (str(spans.resource(ix).get("service.name", "")), section.phase)
-            per_trace[key][number] += section.duration
-            sections[key] += 1
-    total = sum(path.total_ns for _, path in paths)
-    tail, middle = _cohorts(np.array([path.total_ns for _, path in paths], dtype=np.int64))
-    entries = [_entry(key, times, len(paths), total, tail, middle) for key, times in per_trace.items()]
-    entries.sort(key=lambda entry: (-entry.path_ns, entry.key))
-    if not told:
-        entries = [
-            replace(entry, p50_ns=None, p95_ns=None, p99_ns=None, tail_minus_median_ns=None)
-            for entry in entries
-        ]
-    shown = entries if top is None else entries[:top]
-    omitted = entries[len(shown) :]
+    total = sum(paths.total_ns.tolist())
+    keys = _keys(spans, paths)
+    path_ns = _sums(paths.sections, keys.number, len(keys.name))
+    names = [keys.text(at) for at in range(len(keys.name))]
+    order = sorted(range(len(names)), key=lambda at: (-path_ns[at], names[at]))
+    shown = order if top is None else order[:top]
+    spread = _Spread(paths, keys.number, len(names))
+    entries = []
+    for at in shown:
+        service, operation, kind, evidence = names[at]
+        entries.append(
+            PopulationEntry(
+                key=_key(service, operation, kind),
+                service=service,
+                operation=operation,
+                kind=kind,
+                evidence=evidence,
+                traces=spread.traces(at),
+                path_ns=path_ns[at],
+                share=path_ns[at] / total if total else 0.0,
+                **(spread.percentiles(at) if told else dict.fromkeys(_SPREAD)),
+            )
+        )
+    sections = np.bincount(keys.number, minlength=len(names))
     return PopulationInfo(
         total_ns=total,
-        population=shown,
+        population=entries,
         omitted=Omitted(
-            sections=sum(sections[entry.service, entry.operation] for entry in omitted),
-            ns=sum(entry.path_ns for entry in omitted),
+            sections=int(sections[order[len(shown) :]].sum()),
+            ns=sum(path_ns[at] for at in order[len(shown) :]),
         ),
     )
+
+
+def _key(service: str, operation: str, kind: str) -> str:
+    """Return the key in words; a client and the server that it calls often bear one name."""
+    return f"{service} {operation}".strip() + ("" if kind in SPAN_KINDS[:2] else f" ({kind})")
+
+
+_SPREAD: Final = (*(f"p{q}_ns" for q in _PERCENTILES), "tail_minus_median_ns")
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """What each section is counted under."""
+
+    number: IntArray
+    """Of each section, from 0."""
+    name: list[tuple[int, int, int, int]]
+    """(service, phase, kind, evidence) of each number, as indices."""
+    services: list[str]
+    phases: list[str]
+
+    def text(self, at: int) -> tuple[str, str, str, str]:
+        service, phase, kind, evidence = self.name[at]
+        of_span = SPAN_KINDS[kind] if 0 <= kind < len(SPAN_KINDS) else SPAN_KINDS[0]
+        return self.services[service], self.phases[phase], of_span, EVIDENCE[evidence]
+
+
+def _keys(spans: SpanColumns, paths: TracePaths) -> _Keys:
+    sections = paths.sections
+    ix = np.where(sections.span_ix >= 0, sections.span_ix, paths.roots[paths.trace])
+    services: dict[str, int] = {}
+    of_resource = [
+        services.setdefault(str(resource.get("service.name", "")), len(services))
+        for resource in spans.resources
+    ]
+    phases: dict[str, int] = {}
+    of_phase = [phases.setdefault(phase, len(phases)) for phase in sections.phases]
+    told = [EVIDENCE.index(entered.evidence) for entered in sections.entrances]
+    columns = [
+        np.array(of_resource or [0], np.int64)[spans.resource_ix[ix]],
+        np.array(of_phase or [0], np.int64)[sections.phase],
+        spans.kind[ix].astype(np.int64),
+        np.array(told or [0], np.int64)[sections.entered],
+    ]
+    code = np.zeros(len(sections), np.int64)
+    for column in columns:  # renumbered each time: a product of all sizes might not fit
+        _, code = np.unique(code * (int(column.max(initial=0)) + 1) + column, return_inverse=True)
+        code = code.reshape(-1)
+    first = np.unique(code, return_index=True)[1]
+    name = [tuple(int(column[at]) for column in columns) for at in first.tolist()]
+    return _Keys(code, name, list(services), list(phases))  # type: ignore[arg-type]
+
+
+def _sums(sections: Sections, key: IntArray, keys: int) -> list[int]:
+    """Return the time of each key, exactly, whatever the times are."""
+    if float(sections.duration.astype(np.float64).sum()) < _MOST:
+        exact: list[int] = sections.by(key, keys).tolist()
+        return exact
+    sums = [0] * keys
+    for number, ns in zip(key.tolist(), sections.duration.tolist(), strict=True):
+        sums[number] += ns
+    return sums
+
+
+class _Spread:
+    """The times of each key in each trace on whose path it is, by key and length."""
+
+    def __init__(self, paths: TracePaths, key: IntArray, keys: int) -> None:
+        self._count = len(paths)
+        cell = key * max(1, self._count) + paths.trace
+        order = np.argsort(cell, kind="stable")
+        begins = np.flatnonzero(changes(cell[order]))
+        times = np.add.reduceat(paths.sections.duration[order], begins) if len(begins) else begins
+        of_key, trace = np.divmod(cell[order][begins], max(1, self._count))
+        tail, middle = _cohorts(paths.total_ns)
+        self._difference = _mean(of_key, trace, times, keys, tail) - _mean(of_key, trace, times, keys, middle)
+        by_length = np.lexsort((times, of_key))
+        self._times = times[by_length]
+        self._first = np.searchsorted(of_key, np.arange(keys + 1))
+
+    def traces(self, key: int) -> int:
+        """Return on how many paths ``key`` is."""
+        return int(self._first[key + 1] - self._first[key])
+
+    def percentiles(self, key: int) -> dict[str, int]:
+        """Return percentiles (the least time that so many traces do not exceed), and tail minus median."""
+        found = self.traces(key)
+        spread = {}
+        for q in _PERCENTILES:
+            at = max(0, -(-q * self._count // 100) - 1) - (self._count - found)
+            spread[f"p{q}_ns"] = int(self._times[self._first[key] + at]) if at >= 0 else 0
+        return {**spread, "tail_minus_median_ns": round(float(self._difference[key]))}
 
 
 def _cohorts(durations: IntArray) -> tuple[IntArray, IntArray]:
@@ -66,23 +174,10 @@ def _cohorts(durations: IntArray) -> tuple[IntArray, IntArray]:
     return order[len(order) - slowest :], order[first : first + width]
 
 
-def _entry(
-    key: tuple[str, str], times: dict[int, int], traces: int, total: int, tail: IntArray, middle: IntArray
-) -> PopulationEntry:
-    values: IntArray = np.zeros(traces, dtype=np.int64)
-    values[list(times)] = list(times.values())
-    path_ns = sum(times.values())
-    p50, p95, p99 = (int(np.percentile(values, q, method="inverted_cdf")) for q in (50, 95, 99))
-    service, operation = key
-    return PopulationEntry(
-        key=f"{service} {operation}".strip(),
-        service=service,
-        operation=operation,
-        traces=len(times),
-        path_ns=path_ns,
-        share=path_ns / total if total else 0.0,
-        p50_ns=p50,
-        p95_ns=p95,
-        p99_ns=p99,
-        tail_minus_median_ns=round(float(values[tail].mean() - values[middle].mean())),
-    )
+def _mean(key: IntArray, trace: IntArray, times: IntArray, keys: int, cohort: IntArray) -> FloatArray:
+    """Return the mean time of each key over the traces of ``cohort``; those without it count as 0."""
+    inside = np.isin(trace, cohort)
+    sums = np.zeros(keys)
+    np.add.at(sums, key[inside], times[inside].astype(np.float64))
+    means: FloatArray = sums / max(1, len(cohort))
+    return means

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Final
 
-from grademl_otel.analyzers.graph.path import Path, Section
-from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
+import numpy as np
+
+from grademl_otel.analyzers.diagnosis.finding import Abstained
+from grademl_otel.analyzers.graph.keys import KEYS, rank_name
+from grademl_otel.analyzers.graph.path import Path, Section, Sections
+from grademl_otel.analyzers.graph.summary import Summary, run_summary, tree_summary
+from grademl_otel.analyzers.graph.virtual_phases import Told
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting.document import (
@@ -19,22 +23,27 @@ from grademl_otel.analyzers.reporting.document import (
     SummaryEntry,
 )
 
-BY: Final = ("phase", "rank", "lane", "operation", "section")
+SECTION: Final = "section"
+BY: Final = (*KEYS, SECTION)
 """Keys that a path can be added up by."""
+
+Entries = tuple[list[SummaryEntry], list[Abstained]]
+"""A summary, and what it does not tell."""
 
 
 def path_info(path: Path, spans: SpanColumns, top: int | None = None) -> PathInfo:
     """Return ``path`` with all of its sections, or the ``top`` longest and what that leaves out."""
-    kept = list(path.sections)
-    if top is not None and top < len(kept):
-        kept = sorted(kept, key=lambda section: -section.duration)[:top]
-        kept.sort(key=lambda section: section.start)
-    shown = sum(section.duration for section in kept)
+    kept = path.sections if top is None else path.sections.take(np.sort(_longest(path.sections)[:top]))
     return PathInfo(
         total_ns=path.total_ns,
         sections=[_entry(section, path.start, spans) for section in kept],
-        omitted=Omitted(len(path.sections) - len(kept), path.total_ns - shown),
+        omitted=Omitted(len(path.sections) - len(kept), path.total_ns - sum(kept.duration.tolist())),
     )
+
+
+def _longest(sections: Sections) -> np.ndarray:
+    """Return the places of ``sections``, the longest first, of equal ones the earliest."""
+    return np.argsort(-sections.duration, kind="stable")
 
 
 def _entry(section: Section, origin: int, spans: SpanColumns) -> SectionEntry:
@@ -54,67 +63,64 @@ def _entry(section: Section, origin: int, spans: SpanColumns) -> SectionEntry:
     )
 
 
-def key_of(section: Section, by: str, spans: SpanColumns, ours: str = "") -> str:
-    """Return what ``section`` is counted under: its phase, rank, lane, operation, or itself.
-
-    ``ours`` is the service of what has no span, as a run's activities from a table.
-    """
-    if by == "rank":
-        return "no rank" if section.rank is None else f"rank {section.rank}"
-    if by == "lane":
-        return section.lane if section.rank is None else f"rank {section.rank} {section.lane}"
-    if by == "operation":
-        ix = section.span_ix
-        service = ours if ix is None else str(spans.resource(ix).get("service.name", ""))
-        return f"{service} {section.phase}".strip()
-    if by == "section":
-        parts = [section.phase, section.kind]
-        parts += [] if section.rank is None else [f"rank {section.rank}"]
-        parts += [section.lane] if section.lane else []
-        parts += [] if section.step is None else [f"step {section.step}"]
-        parts += [f"item {section.item}"] if section.item else []
-        return " ".join(parts)
-    return section.phase
-
-
-def summary_of_run(run: Run, path: Path, by: str, top: int | None = None) -> list[SummaryEntry]:
-    """Return the path of ``run`` added up by ``by``, the largest key first; of phases what else is known."""
-    if by == "phase":
-        return [_known(row) for row in run_summary(run, path)[:top]]
-    service = run.spans.resource(int(run.span_ixs[0])).get("service.name", "") if len(run.span_ixs) else ""
-    return _added_up(path, run.spans, by, top, str(service))
+def summary_of_run(run: Run, path: Path, by: str, top: int | None = None) -> Entries:
+    """Return the path of ``run`` added up by ``by``, the largest key first, with what else is known."""
+    if by == SECTION:
+        return _one_by_one(path, top), []
+    found = run_summary(run, path, by)
+    return _entries(found, top), _untold(found, "select some of the steps")
 
 
 def summary_of_trace(
-    spans: SpanColumns, root: int, path: Path, by: str, top: int | None = None
-) -> list[SummaryEntry]:
-    """Return the path of the tree under ``root`` added up by ``by``, the largest key first."""
-    if by == "phase" and path.sections:
-        return [_known(row) for row in tree_summary(spans, root, path)[:top]]
-    return _added_up(path, spans, by, top)
+    spans: SpanColumns, root: int, path: Path, told: Told, by: str, top: int | None = None
+) -> Entries:
+    """Return the path of the tree under ``root`` added up by ``by``, the largest key first.
+
+    ``told`` are its sections, cut into the phases that attributes tell of.
+    """
+    if by == SECTION:
+        return _one_by_one(_with(path, told.sections), top), []
+    if not len(path.sections):
+        return [], []
+    found = tree_summary(spans, root, path, by, (told.sections, told.origin))
+    return _entries(found, top), _untold(found, "nothing: it is defined by the times of spans alone")
 
 
-def _known(row: SummaryRow) -> SummaryEntry:
-    return SummaryEntry(
-        key=row.key,
-        path_ns=row.path_ns,
-        path_share=row.path_share,
-        blocked_ns=row.blocked_ns,
-        total_ns=row.total_ns,
-        slack_ns=row.slack_ns,
-        drag_ns=row.drag_ns,
-    )
+def _with(path: Path, sections: Sections) -> Path:
+    return Path(path.start, path.end, sections, path.clipped_ns, path.overlap_ns)
 
 
-def _added_up(path: Path, spans: SpanColumns, by: str, top: int | None, ours: str = "") -> list[SummaryEntry]:
-    """Return the sections added up by key; by ``section`` each is a key of its own, the longest first."""
-    times: dict[str, int] = defaultdict(int)
-    if by == "section":
-        longest = sorted(path.sections, key=lambda section: (-section.duration, section.start))
-        found = [(key_of(section, by, spans, ours), section.duration) for section in longest]
-    else:
-        for section in path.sections:
-            times[key_of(section, by, spans, ours)] += section.duration
-        found = sorted(times.items(), key=lambda item: (-item[1], item[0]))
-    total = path.total_ns or 1
-    return [SummaryEntry(key, ns, ns / total, None, None, None, None) for key, ns in found[:top]]
+def _untold(found: Summary, how: str) -> list[Abstained]:
+    return [] if found.untold is None else [Abstained("summary.slack", found.untold, how)]
+
+
+def _entries(found: Summary, top: int | None) -> list[SummaryEntry]:
+    return [SummaryEntry(**vars(row)) for row in found.rows[:top]]
+
+
+def _one_by_one(path: Path, top: int | None) -> list[SummaryEntry]:
+    """Return each section as a key of its own, the longest first. What is on the path has no slack."""
+    longest = path.sections.take(_longest(path.sections)[:top])
+    whole = path.total_ns or 1
+    return [
+        SummaryEntry(
+            key=_described(section),
+            path_ns=section.duration,
+            path_share=section.duration / whole,
+            blocked_ns=None,
+            total_ns=section.duration,
+            self_ns=section.duration,
+            slack_ns=0,
+            drag_ns=None,
+        )
+        for section in longest
+    ]
+
+
+def _described(section: Section) -> str:
+    parts = [section.phase, section.kind]
+    parts += [] if section.rank is None else [rank_name(section.rank)]
+    parts += [section.lane] if section.lane else []
+    parts += [] if section.step is None else [f"step {section.step}"]
+    parts += [f"item {section.item}"] if section.item else []
+    return " ".join(parts)

@@ -65,13 +65,13 @@ def table_of(document: Document, by: str | None = None) -> Rows:
     if isinstance(document, RanksDocument):
         return exact_rows(document.ranks)
     if isinstance(document.path, PopulationInfo):
-        heading = ["service", "operation", "traces", "path_ns", "share", "p50_ns", "p95_ns", "p99_ns"]
-        heading.append("tail_minus_median_ns")
+        heading = ["service", "operation", "kind", "evidence", "traces", "path_ns", "share"]
+        heading += ["p50_ns", "p95_ns", "p99_ns", "tail_minus_median_ns"]
         return heading, [[getattr(entry, name) for name in heading] for entry in document.path.population]
     if by == "section":
         heading = ["start_ns", "end_ns", "phase", "kind", "rank", "lane", "step", "item"]
         return heading, [[getattr(section, name) for name in heading] for section in document.path.sections]
-    heading = ["key", "path_ns", "path_share", "blocked_ns", "total_ns", "slack_ns", "drag_ns"]
+    heading = ["key", "path_ns", "path_share", "blocked_ns", "total_ns", "self_ns", "slack_ns", "drag_ns"]
     return heading, [[getattr(entry, name) for name in heading] for entry in document.summary]
 
 

@@ -439,5 +439,8 @@ def test_the_summary_of_a_tree_tells_what_would_be_gained_without_an_operation()
     spans = columns([S("R", 0, 1000), S("A", 0, 400, "R"), S("X", 0, 390, "R"), S("B", 410, 900, "R")])
     rows = {row.key: row for row in tree_summary(spans, 0, tree_path(spans, 0))}
     assert {key: (row.path_ns, row.total_ns, row.drag_ns) for key, row in rows.items()} == {
-        "B": (490, 490, 490), "A": (400, 400, 10), "R": (110, 1000, 110),
+        "B": (490, 490, 490), "A": (400, 400, 10), "R": (110, 1000, 110), "X": (0, 390, 0),
+    }  # fmt: skip
+    assert {key: (row.self_ns, row.slack_ns) for key, row in rows.items()} == {
+        "B": (490, 0), "A": (400, 0), "R": (110, 0), "X": (390, 10),
     }  # fmt: skip
