@@ -84,7 +84,7 @@ def judge(run: Run) -> Judgement:
     if not hit:
         return Judgement([], list(abstained.values()))
     steps, loader = max(hit, key=lambda pair: pair[1].wait_share)
-    severity = _severity(loader)
+    severity = _severity(steps, loader)
     finding = Finding(
         id=RULE,
         severity=severity,
@@ -104,12 +104,6 @@ def _doubt(
 
     ``unmeasured`` is why what the loader did was not recorded; None when it was.
     """
-    if not on_cpu(run) and steps.idle is not None and steps.idle.share < COVERED_SHARE:
-        return Abstained(
-            RULE,
-            f"in {percent(1 - steps.idle.share)} of the waiting the device had work from earlier steps",
-            "look at what the host does between the steps: waiting for data is not all that holds it up",
-        )
     if not on_cpu(run) and steps.idle is None:
         return Abstained(
             RULE,
@@ -150,9 +144,13 @@ def _doubt(
     return None
 
 
-def _severity(loader: LoaderFacts) -> str:
-    """Return how bad it is: a loader that is late now and then is no critical matter."""
-    severity = severity_of(loader.wait_share, loader.n) or WARNING
+def _severity(steps: StepFacts, loader: LoaderFacts) -> str:
+    """Return how bad it is: a loader that is late now and then is no critical matter.
+
+    What an asynchronous device did in the meantime from earlier steps is no loss.
+    """
+    idle = 1.0 if steps.idle is None else steps.idle.share
+    severity = severity_of(loader.wait_share * idle, loader.n) or WARNING
     return WARNING if _now_and_then(loader) else severity
 
 
@@ -199,7 +197,7 @@ def _evidence(steps: StepFacts, loader: LoaderFacts) -> list[Evidence]:
         Evidence(
             "device.idle_in_wait.share",
             1.0 if steps.idle is None else steps.idle.share,
-            COVERED_SHARE,
+            None,
             "1",
             steps.n if steps.idle is None else steps.idle.n,
         ),
@@ -261,6 +259,8 @@ def _who(ranks: list[int], of: list[int]) -> str:
 
 def _sentences(steps: StepFacts, loader: LoaderFacts, who: str) -> list[str]:
     waits = f"{who} for data {percent(steps.wait_share)} of each step"
+    if steps.idle is not None and steps.idle.share < COVERED_SHARE:
+        waits += f", {percent(steps.exposed_share)} of it while the device has nothing to do"
     limit = f"{waits}. The loader is the limit, not the computation."
     if _now_and_then(loader):
         limit = f"{waits}: the loader is late in {loader.empty:,} of {loader.n_asked:,} steps."

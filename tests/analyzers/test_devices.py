@@ -158,6 +158,17 @@ def test_waits_in_which_the_device_is_idle_are_held_against_the_loader(tmp_path:
     assert evidence["device.idle_in_wait.share"].value == 1.0
 
 
+def test_waits_count_as_far_as_the_device_is_idle_in_them(tmp_path: Path) -> None:
+    """Of 5 ms of waiting in a step of 10 the device works for 2: from earlier steps."""
+    found = diagnose(run_of(tmp_path, training(wait=5 * MS, lag=5 * MS, on_device=(MS, MS))))
+
+    (finding,) = (finding for finding in found.findings if finding.id == "input.loader")
+    assert finding.gain is not None
+    assert finding.gain.fraction == pytest.approx(0.3, abs=0.02)
+    assert found.verdict is not None
+    assert "30 % of it while the device has nothing to do" in found.verdict.lines[0]
+
+
 def test_waits_in_which_the_device_works_are_not(tmp_path: Path) -> None:
     found = diagnose(run_of(tmp_path, training(wait=5 * MS, lag=20 * MS, on_device=(4 * MS, 6 * MS))))
 
