@@ -604,14 +604,18 @@ def test_one_rank_has_no_table(tmp_path: Path) -> None:
     assert not [one for one in document.abstained if one.rule.startswith("ranks.")]
 
 
-def test_a_path_tells_waiting_from_transfer(tmp_path: Path) -> None:
+def test_a_path_goes_by_the_rank_that_the_others_wait_for(tmp_path: Path) -> None:
+    """Nobody waits on it: of a collective only the transfer is on the path, and before it rank 1."""
     simulate(training(explicit=True, compute_scale={1: 3.0})).write_store(tmp_path)
     document = analyzers.critical_path(tmp_path)
-    sections = [s for s in document.path.sections if s.phase == "collective"]  # type: ignore[union-attr]
-    assert {section.kind for section in sections} == {"wait", "transfer"}
-    times = [(section.kind, section.end_ns - section.start_ns) for section in sections]
-    assert set(times) == {("wait", 200 * MS), ("transfer", 5 * MS)}
-    assert all(one.end_ns <= other.start_ns for one, other in pairwise(sections))
+    sections = document.path.sections  # type: ignore[union-attr]
+    collectives = [s for s in sections if s.phase == "collective"]
+    assert {(s.kind, s.end_ns - s.start_ns) for s in collectives} == {("transfer", 5 * MS)}
+    assert len(collectives) == 24
+    computing = [s for s in sections if s.phase in (sc.FORWARD, sc.BACKWARD)]
+    assert sum(s.end_ns - s.start_ns for s in computing if s.rank == 1) == 24 * 300 * MS
+    assert {s.rank for s in computing} == {1}
+    assert all(one.end_ns == other.start_ns for one, other in pairwise(sections))
 
 
 def test_clocks_are_in_the_document(tmp_path: Path) -> None:
