@@ -19,6 +19,7 @@ are missing, nothing leads from one rank to another there, and a wait for ranks 
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,9 +31,10 @@ from grademl_otel.analyzers.graph.comm_lanes import add_collectives
 from grademl_otel.analyzers.graph.device_lanes import add_devices
 from grademl_otel.analyzers.graph.draft import Draft
 from grademl_otel.analyzers.graph.event_graph import EventGraph
+from grademl_otel.analyzers.graph.inferred import with_inferred
 from grademl_otel.analyzers.graph.item_texts import ItemTexts
 from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, phase_named
-from grademl_otel.analyzers.graph.path import GAP, KINDS, WORK, kind_of
+from grademl_otel.analyzers.graph.path import GAP, KINDS, UNEXPLAINED, WAIT, WORK, kind_of
 from grademl_otel.analyzers.graph.side_lanes import add_sides
 from grademl_otel.analyzers.graph.worker_lanes import add_workers
 from grademl_otel.analyzers.model.columns import IntArray
@@ -40,18 +42,31 @@ from grademl_otel.analyzers.model.facts import Run
 
 MAIN: Final = "main"
 
-_latest: tuple[weakref.ref[Run], EventGraph] | None = None
+_latest: dict[bool, tuple[weakref.ref[Run], EventGraph]] = {}
 
 
-def run_graph(run: Run) -> EventGraph:
-    """Return the event graph of all of ``run``; the latest is kept, as several analyses ask in a row."""
-    global _latest
-    latest = _latest  # one read: another thread may replace it
+def run_graph(run: Run, inferred: bool = True) -> EventGraph:
+    """Return the event graph of all of ``run``, without edges that nobody observed if not ``inferred``.
+
+    The latest is kept, as several analyses ask in a row.
+    """
+    latest = _latest.get(inferred)
     if latest is not None and latest[0]() is run:
         return latest[1]
-    graph = _graph(run, activities(run))
-    _latest = (weakref.ref(run), graph)
+    if inferred:
+        graph = _waiting(with_inferred(run, _graph(run, activities(run))))
+    else:
+        graph = _graph(run, activities(run)).observed()
+    _latest[inferred] = (weakref.ref(run), graph)
     return graph
+
+
+def _waiting(graph: EventGraph) -> EventGraph:
+    """Return ``graph`` with those marked as waiting, too, of which an inferred edge tells for what."""
+    ended = np.zeros(len(graph), np.bool_)
+    ended[graph.edges.target[graph.edges.to_end]] = True
+    unexplained = np.isin(graph.kind, [KINDS.index(WAIT), KINDS.index(UNEXPLAINED)])
+    return replace(graph, waits=graph.waits | (ended & unexplained))
 
 
 def _graph(run: Run, found: Activities) -> EventGraph:

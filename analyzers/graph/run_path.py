@@ -51,9 +51,8 @@ def step_path(run: Run, rank: int, step: int, inferred: bool = True) -> Path:
 
 
 def _path(run: Run, rank: int, low: int, high: int, inferred: bool) -> Path:
-    graph = run_graph(run)
-    lane = list(graph.lanes).index((rank, MAIN))
-    return walk(graph if inferred else graph.observed(), lane, low, high)
+    graph = run_graph(run, inferred)
+    return walk(graph, list(graph.lanes).index((rank, MAIN)), low, high)
 
 
 def _without_lanes(start: int, end: int) -> Path:
