@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The critical paths of all traces: plain trees on arrays, see `plain`, and all others by the walk of `tree`."""
+"""The critical paths of all traces: plain trees on arrays, see `plain`, all others by the walk of `tree`."""
 
 from __future__ import annotations
 

@@ -69,11 +69,10 @@ def plain_paths(
     it has none. The lengths of all members must add up to less than 2^62 ns, and start at 0 or after.
     """
     trees = _Trees(spans, members, up, roots)
-    children = _Children(trees, spans, choose)
-    on = np.zeros(len(members), bool)
-    on[children.ix[children.chosen]] = True
-    on[roots] = trees.lo[roots] < trees.hi[roots]
-    on = all_along(up, on)
+    children = _Children(trees, spans)
+    on = _on_path(trees, children.ix[children.chosen])
+    if children.settle_alike(spans, choose):
+        on = _on_path(trees, children.ix[children.chosen])
     overlaps = np.zeros(len(roots), bool)
     overlaps[trees.tree[children.overlapping(on, tolerance, units)]] = True
     return _sections(trees, children, on, overlaps, units)
@@ -109,7 +108,7 @@ class _Children:
     axis; so that one search finds moments in all of them.
     """
 
-    def __init__(self, trees: _Trees, spans: SpanColumns, choose: Choice) -> None:
+    def __init__(self, trees: _Trees, spans: SpanColumns) -> None:
         self._trees = trees
         ix = np.flatnonzero(trees.there & ~trees.is_root)
         holder = trees.up[ix]
@@ -134,7 +133,6 @@ class _Children:
         alone = following >= ends
         following[alone] = np.flatnonzero(alone)
         self.chosen = reached(heads, following)
-        self._settle_alike(spans, choose)
 
     def _order(self, ix: IntArray, key: IntArray, spans: SpanColumns) -> IntArray:
         order = np.argsort(key)
@@ -153,28 +151,32 @@ class _Children:
             order[tied] = order[tied][np.lexsort(by_rule)]
         return order
 
-    def _settle_alike(self, spans: SpanColumns, choose: Choice) -> None:
-        """Let ``choose`` tell which of siblings alike in time and name it is: what is below them differs."""
+    def settle_alike(self, spans: SpanColumns, choose: Choice) -> bool:
+        """Let ``choose`` tell which of siblings alike in time and name it is; return whether there are any.
+
+        It matters only where what is below them differs, or where they ran.
+        """
         trees = self._trees
-        same = np.flatnonzero(self.chosen[:-1] & (self._key[1:] == self._key[:-1]))
-        some, others = trees.members[self.ix[same]], trees.members[self.ix[same + 1]]
-        same = same[
-            (trees.lo[self.ix[same]] == trees.lo[self.ix[same + 1]])
-            & (spans.name_ix[some] == spans.name_ix[others])
-        ]
-        if not len(same):
-            return
+        name = spans.name_ix[trees.members[self.ix]]
+        new = changes(self._key, trees.lo[self.ix], name)
+        if new.all():
+            return False
+        run = np.cumsum(new) - 1
+        taken = np.zeros(int(run[-1]) + 1, bool)
+        taken[run[self.chosen]] = True
+        on = _on_path(trees, self.ix[taken[run]])  # whichever is chosen
+        differs, first = np.append(np.flatnonzero(new), len(run)), np.flatnonzero(self.chosen)
+        end = differs[run[first] + 1]
+        several = np.flatnonzero((end > first + 1) & on[self.holder[first]])
         holds = np.zeros(len(trees.members), bool)
         holds[trees.up] = True
-        lo, name = trees.lo[self.ix], spans.name_ix[trees.members[self.ix]]
-        differs = np.flatnonzero(changes(self._key, lo, name))
-        ends = np.append(differs, len(self.ix))[np.searchsorted(differs, same, side="right")]
-        for first, end in zip(same.tolist(), ends.tolist(), strict=True):
-            alike = self.ix[first:end]
+        for begin, until in zip(first[several].tolist(), end[several].tolist(), strict=True):
+            alike = self.ix[begin:until]
             resources = spans.resource_ix[trees.members[alike]]
             if holds[alike].any() or (resources != resources[0]).any():
-                self.chosen[first] = False
-                self.chosen[first + choose(trees.members[alike])] = True
+                self.chosen[begin] = False
+                self.chosen[begin + choose(trees.members[alike])] = True
+        return len(several) > 0
 
     def overlapping(self, on: BoolArray, tolerance: OverlapTolerance, units: Units) -> IntArray:
         """Return parents on the path of which two children of one thread overlap within the tolerance.
@@ -201,6 +203,14 @@ class _Children:
         key, until = origin - trees.hi[self.ix[some]], origin - trees.lo[self.ix[some]]
         found: IntArray = holder[_close(key, until, np.searchsorted(key, until) - 1, allowed[holder])]
         return found
+
+
+def _on_path(trees: _Trees, chosen: IntArray) -> BoolArray:
+    """Return which spans are on the path, when these are among those of their parents."""
+    on = np.zeros(len(trees.members), bool)
+    on[chosen] = True
+    on[trees.roots] = trees.lo[trees.roots] < trees.hi[trees.roots]
+    return all_along(trees.up, on)
 
 
 def _close(key: IntArray, until: IntArray, last_after: IntArray, allowed: IntArray) -> BoolArray:

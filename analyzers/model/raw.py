@@ -126,7 +126,8 @@ class RawStore:
     def that_may_have(self, key: bytes, some: IntArray) -> npt.NDArray[np.bool_]:
         """Return which of ``some`` spans may have an attribute of ``key``, see `may_have`."""
         if len(some) < len(self) // _FEW:
-            return np.array([self.may_have(ix, (key,)) for ix in some.tolist()], np.bool_)
+            keys = (key,)
+            return np.array([self.may_have(ix, keys) for ix in some.tolist()], np.bool_)
         told: npt.NDArray[np.bool_] = np.zeros(len(some), np.bool_)
         for number, raws in enumerate(self.columns):
             rows = _rows_with(raws, key)
