@@ -41,7 +41,7 @@ def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
     if about.run is None:
         document = report_of_traces(about.telemetry, about.paths(), top, about.clocks)
     else:
-        document = report_of_run(about.telemetry, about.run, top)
+        document = report_of_run(about.telemetry, about.run, top, query.inferred)
     return Answer(document, broken_off(about.telemetry))
 
 
@@ -52,7 +52,7 @@ def critical_path(query: Query, by: str = "phase", top: int | None = None) -> An
     if about.run is None:
         document = critical_path_of_traces(about.telemetry, about.paths(), by, top, about.clocks)
     else:
-        document = critical_path_of_run(about.telemetry, about.run, by, top)
+        document = critical_path_of_run(about.telemetry, about.run, by, top, query.inferred)
     return Answer(document, broken_off(about.telemetry))
 
 
@@ -75,7 +75,7 @@ def ranks(query: Query) -> Answer[RanksDocument]:
         raise NothingFound(f"{about.telemetry.uri}: ranks are those of a run of ours, and there is none")
     if len(about.run.ranks) < 2:
         raise NothingFound(f"run {about.run.run_id} has one rank here: there is nothing to compare it with")
-    return Answer(ranks_of_run(about.telemetry, about.run), broken_off(about.telemetry))
+    return Answer(ranks_of_run(about.telemetry, about.run, query.inferred), broken_off(about.telemetry))
 
 
 def each_attempt(query: Query) -> list[Query]:

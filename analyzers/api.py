@@ -4,7 +4,7 @@
 Every function takes a source as the command line does (None: ``$GRADEML_SOURCE``, then ``./grademl-runs``)
 and, by name, the options of `Query`: ``run``, ``attempt``, ``traces``, ``service``, ``operation``, ``since``
 (ns), ``start`` and ``end`` (Unix ns), ``ranks``, ``fit``, ``steps`` (a `StepRange`), ``clocks`` (a
-`ClockRule`), ``tolerance``, ``headers``,
+`ClockRule`), ``tolerance``, ``inferred`` (False: only what was observed), ``headers``,
 ``timeout`` (s), ``max_spans``.
 """
 

@@ -82,11 +82,12 @@ def _dependencies(about: Subject) -> nx.DiGraph:
     run = about.run
     if run is None:
         return path_networkx(_only_path(about))
-    return event_networkx(run_graph(run), run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
+    graph = run_graph(run, about.query.inferred)
+    return event_networkx(graph, run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
 
 
 def _path(about: Subject) -> nx.DiGraph:
-    return path_networkx(_only_path(about) if about.run is None else run_path(about.run))
+    return path_networkx(_only_path(about) if about.run is None else run_path(about.run, about.query.inferred))
 
 
 def _only_path(about: Subject) -> Path:

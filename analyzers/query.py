@@ -46,6 +46,8 @@ class Query:
     """Overlap of siblings of one lane to be cut; None for the default."""
     clocks: ClockRule | None = None
     """What to do about clocks that differ; None for what the spans tell."""
+    inferred: bool = True
+    """Whether to go by what only times tell, too: edges of evidence ``inferred``."""
 
     @staticmethod
     def of(source: str | None, *, traces: Sequence[str] = (), **options: object) -> Query:

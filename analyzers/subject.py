@@ -45,7 +45,7 @@ class Subject:
         roots = _matching_roots(spans, query)
         if not roots:
             raise NothingFound(f"{self.telemetry.uri}: no trace in it matches the selection")
-        return paths_of_traces(spans, roots, query.tolerance or DEFAULT_TOLERANCE)
+        return paths_of_traces(spans, roots, query.tolerance or DEFAULT_TOLERANCE, query.inferred)
 
 
 def read_subject(query: Query) -> Subject:

@@ -73,6 +73,7 @@ _PART: Final = (
                  help="Clocks of hosts: shift as spans tell (auto), not at all, or by so much; repeatable."),
     click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", OverlapTolerance.parse),
                  metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
+    click.option("--no-inferred", is_flag=True, help="Only what was observed, not what times suggest."),
 )  # fmt: skip
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="The same as -f json.")
 _DEBUG: Final = click.option(
@@ -189,6 +190,7 @@ def take_query(options: dict[str, Any]) -> Query:
         attempt=_attempt(attempt),
         every_attempt=attempt == "all",
         clocks=_clocks(options.pop("clocks", ())),
+        inferred=not options.pop("no_inferred", False),
         headers=parse_headers(options.pop("headers")),
         progress=click.get_current_context().find_object(ProgressLine) or no_progress,
         **options,

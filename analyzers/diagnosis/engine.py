@@ -27,21 +27,24 @@ from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 
 RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (
-    stragglers.judge,
     loader.judge,
     communication.judge,
     compute.judge,
     compilation.judge,
 )
-"""Of equally grave findings that of the first rule leads: a slow loader of one rank holds up all of them."""
+"""Of equally grave findings that of the first rule leads, that about stragglers before all of them: a slow
+loader of one rank holds up all ranks."""
 _MAINLY: Final = 0.5
 """Part of a run that its training steps should take for the steady step to tell most of its story."""
 _ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
 
 
-def diagnose(run: Run) -> Judgement:
-    """Judge ``run`` by every rule: its findings, the worst first, what was not judged, and one verdict."""
-    judgements = [rule(run) for rule in RULES]
+def diagnose(run: Run, inferred: bool = True) -> Judgement:
+    """Judge ``run`` by every rule: its findings, the worst first, what was not judged, and one verdict.
+
+    Without ``inferred`` ranks are compared only by what was observed.
+    """
+    judgements = [stragglers.judge(run, inferred), *(rule(run) for rule in RULES)]
     findings = sorted((f for j in judgements for f in j.findings), key=lambda f: _ORDER[f.severity])
     abstained = [a for j in judgements for a in j.abstained]
     verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}
@@ -54,9 +57,9 @@ def diagnose(run: Run) -> Judgement:
     return withhold(run, Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict))
 
 
-def diagnose_ranks(run: Run) -> Judgement:
+def diagnose_ranks(run: Run, inferred: bool = True) -> Judgement:
     """Judge what the ranks of ``run`` do to each other; without a finding or a doubt, that they are alike."""
-    judgements = [stragglers.judge(run), communication.judge(run)]
+    judgements = [stragglers.judge(run, inferred), communication.judge(run)]
     findings = sorted((f for j in judgements for f in j.findings), key=lambda f: _ORDER[f.severity])
     abstained = [a for j in judgements for a in j.abstained]
     verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}

@@ -64,14 +64,17 @@ _IMPOSSIBLE_SHARE: Final = 0.01
 """Part of the collectives that may contradict themselves."""
 
 
-def judge(run: Run) -> Judgement:
-    """Name the ranks that the others wait for, or say why they cannot be named; nothing of alike ranks."""
-    doubt = _doubt(run)
+def judge(run: Run, inferred: bool = True) -> Judgement:
+    """Name the ranks that the others wait for, or say why they cannot be named; nothing of alike ranks.
+
+    Without ``inferred`` only by what was observed.
+    """
+    doubt = _doubt(run, inferred)
     if doubt is not None:
         return Judgement([], [doubt])
     if len(run.ranks) < 2:
         return Judgement([], [])
-    compared = [found for found in compare_ranks(run) if on_cpu(run) or found.source == COLLECTIVES]
+    compared = [found for found in compare_ranks(run, inferred) if on_cpu(run) or found.source == COLLECTIVES]
     margin = activities(run).collectives.clocks.margin_ns
     in_vain: list[Abstained] = []
     for found in compared:
@@ -94,12 +97,12 @@ def observable(run: Run) -> bool:
     return bool(compared) and all(found.source != BACKWARD for found in compared)
 
 
-def _doubt(run: Run) -> Abstained | None:
+def _doubt(run: Run, inferred: bool) -> Abstained | None:
     """Return why ranks cannot be compared at all; None when they can."""
     expected = run.completeness.ranks_expected or len(run.ranks)
     found = activities(run).collectives
     if len(run.ranks) < expected:
-        last = _last_observed(run)
+        last = _last_observed(run, inferred)
         here = f"only {len(run.ranks)} of {expected} ranks are here"
         if last is not None:
             here += f"; of these rank {last} comes last"
@@ -130,9 +133,9 @@ def _doubt(run: Run) -> Abstained | None:
     return None
 
 
-def _last_observed(run: Run) -> int | None:
+def _last_observed(run: Run, inferred: bool) -> int | None:
     """Return which of the ranks that are here is late; None when none is."""
-    for found in compare_ranks(run):
+    for found in compare_ranks(run, inferred):
         late = lateness(found)
         if late is not None and late.pattern != CHANGING and late.gain >= WARN_SHARE:
             return late.ranks[0]

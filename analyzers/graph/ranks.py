@@ -91,8 +91,11 @@ class Comparison:
         )
 
 
-def compare_ranks(run: Run) -> list[Comparison]:
-    """Return the comparisons that the recording of ``run`` allows, the best first; none for a single rank."""
+def compare_ranks(run: Run, inferred: bool = True) -> list[Comparison]:
+    """Return the comparisons that the recording of ``run`` allows, the best first; none for a single rank.
+
+    Without ``inferred`` none that rests on what nobody observed.
+    """
     if len(run.ranks) < 2:
         return []
     found = activities(run)
@@ -112,7 +115,7 @@ def compare_ranks(run: Run) -> list[Comparison]:
         came = first - shift
         late = came - came.min(axis=1, keepdims=True)
         comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, late))
-    barriers = barriers_of(run, step, rows)
+    barriers = barriers_of(run, step, rows) if inferred else None
     if barriers is not None:
         comparisons.append(
             _by_arrivals(run, found, BACKWARD, barriers.step, barriers.rows, barriers.came, barriers.late)

@@ -104,14 +104,15 @@ class _Sums:
         ]
 
 
-def run_summary(run: Run, path: Path, by: str = PHASE) -> Summary:
+def run_summary(run: Run, path: Path, by: str = PHASE, inferred: bool = True) -> Summary:
     """Return ``path`` of ``run`` by phase, rank, lane or operation, with what ran beside the path last.
 
     Totals are over all lanes; within one lane the innermost counts, so that self time is the same. Blocked
     is, for a phase of loader workers, the part of the waits during which the worker of the awaited batch was
-    in it; for a wait all of it; for a rank and its main lane all that it waited.
+    in it; for a wait all of it; for a rank and its main lane all that it waited. Without ``inferred`` edges
+    slack and drag go by what was observed.
     """
-    graph = run_graph(run)
+    graph = run_graph(run, inferred)
     service = run.spans.service(int(run.span_ixs[0])) if len(run.span_ixs) else ""
     keys = Keys(by, run.spans, service)
     of_section, of_activity = keys.of(path.sections), keys.of(graph)

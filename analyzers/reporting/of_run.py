@@ -44,29 +44,40 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def critical_path_of_run(
-    telemetry: Telemetry, run: Run, by: str = "phase", top: int | None = None
+    telemetry: Telemetry, run: Run, by: str = "phase", top: int | None = None, inferred: bool = True
 ) -> CriticalPathDocument:
-    """Return the critical path of ``run`` added up ``by`` a key, with budget and findings."""
-    return _found(telemetry, run, step_breakdown(run), diagnose(run), by, top)
+    """Return the critical path of ``run`` added up ``by`` a key, with budget and findings.
+
+    Without ``inferred`` from what was observed alone; so the others.
+    """
+    return _found(telemetry, run, step_breakdown(run), diagnose(run, inferred), by, top, inferred)
 
 
-def report_of_run(telemetry: Telemetry, run: Run, top: int | None = None) -> ReportDocument:
+def report_of_run(
+    telemetry: Telemetry, run: Run, top: int | None = None, inferred: bool = True
+) -> ReportDocument:
     """Return the same, and what the report says beside it: verdict, steady step, how the run ended."""
-    steps, judgement = step_breakdown(run), diagnose(run)
+    steps, judgement = step_breakdown(run), diagnose(run, inferred)
     return ReportDocument.of(
-        _found(telemetry, run, steps, judgement, "phase", top),
+        _found(telemetry, run, steps, judgement, "phase", top, inferred),
         run=_run(run),
         verdict=judgement.verdict,
         step=_step(run, steps),
-        ranks=None if missing_of(run) else ranks_info(run),
+        ranks=None if missing_of(run) else ranks_info(run, inferred),
     )
 
 
 def _found(
-    telemetry: Telemetry, run: Run, steps: StepBreakdown, judgement: Judgement, by: str, top: int | None
+    telemetry: Telemetry,
+    run: Run,
+    steps: StepBreakdown,
+    judgement: Judgement,
+    by: str,
+    top: int | None,
+    inferred: bool,
 ) -> CriticalPathDocument:
-    path = run_path(run)
-    summary, unsaid = summary_of_run(run, path, by, top)
+    path = run_path(run, inferred)
+    summary, unsaid = summary_of_run(run, path, by, top, inferred)
     return CriticalPathDocument(
         source=_source(telemetry, run),
         completeness=_completeness(run),
@@ -83,15 +94,15 @@ def _found(
     )
 
 
-def ranks_of_run(telemetry: Telemetry, run: Run) -> RanksDocument:
+def ranks_of_run(telemetry: Telemetry, run: Run, inferred: bool = True) -> RanksDocument:
     """Return the ranks of ``run`` side by side, with the findings about what they do to each other."""
-    judgement = diagnose_ranks(run)
+    judgement = diagnose_ranks(run, inferred)
     return RanksDocument(
         source=_source(telemetry, run),
         completeness=_completeness(run),
         window=_window(run, step_breakdown(run)),
         verdict=judgement.verdict,
-        ranks=None if missing_of(run) else ranks_info(run),
+        ranks=None if missing_of(run) else ranks_info(run, inferred),
         findings=judgement.findings,
         abstained=[*untold(run), *judgement.abstained],
         incomplete_because=run.completeness.reasons,

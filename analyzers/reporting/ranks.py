@@ -22,9 +22,9 @@ _LISTED: Final = 8
 _RULES: Final = ("ranks.", "communication.")
 
 
-def ranks_info(run: Run) -> RanksInfo | None:
-    """Return the ranks of ``run`` side by side; None where they cannot be compared."""
-    compared = compare_ranks(run)
+def ranks_info(run: Run, inferred: bool = True) -> RanksInfo | None:
+    """Return the ranks of ``run`` side by side; None where they cannot be compared, see `compare_ranks`."""
+    compared = compare_ranks(run, inferred)
     if not compared:
         return None
     found, behind, last = compared[0], behind_others(compared[0]), last_in_steps(compared[0])

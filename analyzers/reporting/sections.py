@@ -63,11 +63,11 @@ def _entry(section: Section, origin: int, spans: SpanColumns) -> SectionEntry:
     )
 
 
-def summary_of_run(run: Run, path: Path, by: str, top: int | None = None) -> Entries:
+def summary_of_run(run: Run, path: Path, by: str, top: int | None = None, inferred: bool = True) -> Entries:
     """Return the path of ``run`` added up by ``by``, the largest key first, with what else is known."""
     if by == SECTION:
         return _one_by_one(path, top), []
-    found = run_summary(run, path, by)
+    found = run_summary(run, path, by, inferred)
     return _entries(found, top), _untold(found, "select some of the steps")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases that only attributes of serving engines tell of: their unit, their tiling, when they are not used."""
+"""Phases that only attributes of serving engines tell of: their unit, their tiling, what is not used."""
 
 from __future__ import annotations
 
