@@ -40,8 +40,8 @@ def export(**options: Any) -> Outcome:
     """Write a graph that other tools read.
 
     \b
-    grademl export --to graphml --steps 100:110 -o steps.graphml
-    grademl export --to graphml --graph types -o types.graphml
+    grademl export grademl-runs --to graphml --steps 100:110 -o steps.graphml
+    grademl export jaeger://jaeger --run 3f2a --to graphml --graph types -o types.graphml
     """
     from grademl_otel.analyzers.exports import exported
 

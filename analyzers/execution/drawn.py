@@ -10,12 +10,11 @@ import numpy as np
 from grademl_otel.analyzers.execution.identity import Tags
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING, SELF
 from grademl_otel.analyzers.execution.whole import ExecutionModel
-from grademl_otel.analyzers.graph.drawn import MOST_NODES, TooLarge
+from grademl_otel.analyzers.graph.drawn import MOST_NODES, TooLarge, networkx
 from grademl_otel.analyzers.graph.path import EVIDENCE
 
 if TYPE_CHECKING:
-    import networkx as nx
-
+    nx = networkx()
 PART: Final = "part"
 """Kind of the edges from a phase to what is part of it."""
 AFTER: Final = "after"
@@ -33,8 +32,7 @@ def types_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
     of them added up). Edges have ``kind`` (`PART`, `AFTER`); those of dependencies ``evidence`` (the best)
     and ``phases`` (between how many). Raises TooLarge.
     """
-    import networkx as nx
-
+    nx = networkx()
     types, phases = model.types, model.phases
     if len(types) > MOST_NODES:
         raise TooLarge(len(types), "types")
@@ -70,8 +68,7 @@ def phases_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
     ``self_time``, ``inferred``, ``beside`` where that holds. Edges have ``kind`` (`PART`, `AFTER`), those of
     dependencies ``evidence``. Raises TooLarge.
     """
-    import networkx as nx
-
+    nx = networkx()
     phases = model.phases
     if len(phases) > MOST_NODES:
         raise TooLarge(len(phases), "phases")

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.errors import MissingExtra
 from grademl_otel.analyzers.graph.event_graph import CHILD, EDGE_KINDS, PROGRAM, EventGraph
 from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED, KINDS, OBSERVED, Path, Section
 from grademl_otel.analyzers.model.columns import IntArray
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 MOST_NODES: Final = 200_000
 """A graph with more is refused: the user chooses steps."""
 
-_NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 has no way to write."""
+_NO_XML: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 has no way to write, or that its readers take for others."""
 
 
 class TooLarge(ValueError):
@@ -37,6 +39,16 @@ class TooLarge(ValueError):
         )
 
 
+def networkx() -> Any:
+    """Return the module, which only those need who draw; MissingExtra without it."""
+    try:
+        return import_module("networkx")
+    except ModuleNotFoundError as error:
+        if error.name != "networkx":
+            raise
+        raise MissingExtra("networkx") from None
+
+
 def event_networkx(graph: EventGraph, **about: Any) -> nx.MultiDiGraph:
     """Return the activities of ``graph`` as nodes, and what they waited for as edges.
 
@@ -47,8 +59,7 @@ def event_networkx(graph: EventGraph, **about: Any) -> nx.MultiDiGraph:
     ``end-start``; ``inside-end`` where the moment lies within the source. ``about`` are attributes of the
     whole. Raises TooLarge.
     """
-    import networkx as nx
-
+    nx = networkx()
     if len(graph) > MOST_NODES:
         raise TooLarge(len(graph), "activities")
     drawn = nx.MultiDiGraph(**about)
@@ -64,8 +75,7 @@ def path_networkx(path: Path) -> nx.DiGraph:
     Nodes have the fields of `Section` that are known, edges how the walk came from the later to the earlier.
     Raises TooLarge.
     """
-    import networkx as nx
-
+    nx = networkx()
     if len(path.sections) > MOST_NODES:
         raise TooLarge(len(path.sections), "sections")
     drawn = nx.DiGraph(start=path.start, end=path.end)
@@ -87,10 +97,9 @@ def path_networkx(path: Path) -> nx.DiGraph:
 def graphml(drawn: nx.Graph) -> str:
     """Return ``drawn`` as GraphML; attributes are str, int, float or bool.
 
-    Text is escaped as XML needs it; a character that XML cannot hold is written as ``\\u001b``.
+    Text is escaped as XML needs it; a character that XML does not keep is written as ``\\u001b``.
     """
-    import networkx as nx
-
+    nx = networkx()
     held = drawn.__class__()
     held.graph.update(_held(drawn.graph))
     held.add_nodes_from((node, _held(data)) for node, data in drawn.nodes(data=True))
