@@ -6,6 +6,7 @@ A machine that cannot have a server skips the tests that need one and says why; 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -32,6 +33,16 @@ def pytest_sessionstart() -> None:
     missing = [name for name in wanted if find_spec(name) is None]
     if on_ci() and missing:
         pytest.exit(f"CI=true, and not installed: {', '.join(missing)}; the tests of it would be skipped", 1)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays; the collections that many tests ask for need not go through it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain of what is left when the interpreter ends
 
 
 def _binary(part: str) -> Path:
