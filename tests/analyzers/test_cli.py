@@ -210,7 +210,7 @@ def test_csv_has_exact_numbers(case_file: Path, capsys: pytest.CaptureFixture[st
     assert run(["critical-path", str(case_file), "-f", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {row["key"]: row["path_ns"] for row in rows} == {
-        "s1": "25000", "s2": "25000", "s3": "20000", "s5": "30000",
+        "s1": "25000", "s2": "25000", "s3": "20000", "s5": "30000", "s4": "0",
     }  # fmt: skip
     assert run(["critical-path", str(case_file), "-f", "csv", "--by", "section"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -240,7 +240,7 @@ def test_a_name_is_no_formula_and_no_markup(tmp_path: Path, capsys: pytest.Captu
 def test_markdown_is_for_people(case_file: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["critical-path", str(case_file), "-f", "markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| key | path | path share | blocked | total | slack | drag |"
+    assert lines[0] == "| key | path | path share | blocked | total | self | slack | drag |"
     assert lines[2].startswith("| s5 | 30 us | 30 % | ")
     assert run(["report", str(store), "-f", "markdown"]) == 0
     text = capsys.readouterr().out
