@@ -11,6 +11,7 @@ their own, run beside these: they have lanes ``comm-1``, ``comm-2``, ... of thei
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,8 @@ from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _WAIT, _TRANSFER = KINDS.index(WAIT), KINDS.index(TRANSFER)
+_MOST_ARRIVALS: Final = 8
+"""Of the members of a collective, the last so many to come are what the others wait for."""
 _MOST_SIDE_BY_SIDE: Final = 16
 """Lanes of one group and rank; what is beside so many others is left out."""
 
@@ -39,40 +42,71 @@ def add_collectives(draft: Draft, run: Run, found: Activities, main: IntArray) -
     ones, pieces = found.collectives, np.flatnonzero(found.main.one >= 0)
     if not len(ones):
         return
-    arriver = _arrivers(ones)
-    one, name, end = found.main.one[pieces], found.main.name[pieces], found.main.end[pieces]
-    waiting = (name == NAMES.index(RANKS_WAIT)) & (arriver[one] >= 0) & (arriver[one] != ones.rank[one])
-    _connect_arrivals(draft, found, main, one[waiting], main[pieces[waiting]], end[waiting], arriver)
-    through = _add_beside(draft, run, found, main, arriver)
-    waiting = (name == NAMES.index(COLLECTIVE_TRANSFER)) & (through[one] >= 0)
-    done = one[waiting]
-    at = np.minimum(ones.end[done], end[waiting])
-    draft.connect(Edges.of(COLLECTIVE, through[done], at, main[pieces[waiting]], to_end=True))
+    one, name = found.main.one[pieces], found.main.name[pieces]
+    begin, end, number = found.main.start[pieces], found.main.end[pieces], main[pieces]
+    arrivals = _Arrivals.of(run, found, main)
+    waits = name == NAMES.index(RANKS_WAIT)
+    draft.connect(*arrivals.edges(one[waits], number[waits], end[waits], to_end=True))
+    rest = (name == NAMES.index(COLLECTIVE_TRANSFER)) & ~ones.beside[one]
+    draft.connect(*arrivals.edges(one[rest], number[rest], begin[rest], to_end=False))
+    through = _add_beside(draft, run, found, main, arrivals)
+    waits = (name == NAMES.index(COLLECTIVE_TRANSFER)) & (through[one] >= 0)
+    done = one[waits]
+    at = np.minimum(ones.end[done], end[waits])
+    draft.connect(Edges.of(COLLECTIVE, through[done], at, number[waits], to_end=True))
 
 
-def _arrivers(ones: Collectives) -> IntArray:
-    """Return who arrived last; -1 where that is not known, or not by the clock of the one that waited."""
-    clocks = ones.clocks
-    known = ones.apart & (clocks.shift(ones.rank) == clocks.shift(np.maximum(ones.arriver, 0)))
-    return np.where(known, ones.arriver, -1)
+@dataclass(frozen=True)
+class _Arrivals:
+    """Who came to each collective when, and in the middle of what."""
+
+    ones: Collectives
+    known: BoolArray
+    """Of which collectives the last arrival is known, and all of it by one clock."""
+    order: IntArray
+    """Arrivals, those of one collective together, the latest last."""
+    first: IntArray
+    end: IntArray
+    """For each collective where in ``order`` its arrivals begin and end."""
+    source: IntArray
+    """For each arrival the activity in which it was, or at whose end."""
+
+    @classmethod
+    def of(cls, run: Run, found: Activities, main: IntArray) -> _Arrivals:
+        ones = found.collectives
+        order = np.lexsort((-ones.rank, ones.issue, ones.key))
+        by_rank = np.lexsort((ones.issue, ones.rank, ones.key))
+        again = by_rank[~changes(ones.key[by_rank], ones.rank[by_rank])]
+        order = order[~np.isin(order, again)]  # of a key that a rank tells twice, the first is its arrival
+        keys = ones.key[order]
+        # Ranks that are not looked at have no lanes: of what they came last to, nothing can be followed.
+        known = ones.apart & np.isin(ones.arriver, run.ranks)
+        known &= ones.clocks.shift(ones.rank) == ones.clocks.shift(np.maximum(ones.arriver, 0))
+        source = numbers_of(found.main.at(ones.rank, ones.issue), main)
+        first, end = np.searchsorted(keys, ones.key), np.searchsorted(keys, ones.key, "right")
+        return cls(ones, known, order, first, end, source)
+
+    def edges(self, one: IntArray, target: IntArray, bound: IntArray, *, to_end: bool) -> Iterator[Edges]:
+        """Yield edges to the activities ``target``, each of which waited for the others to come to ``one``.
+
+        That event was at ``bound``. What decides it is the latest; others may, if that one had been earlier.
+        """
+        ones, target, bound = self.ones, target[self.known[one]], bound[self.known[one]]
+        one = one[self.known[one]]
+        for back in range(1, _MOST_ARRIVALS + 1):
+            place = self.end[one] - back
+            there = place >= self.first[one]
+            one, target, bound, place = one[there], target[there], bound[there], place[there]
+            other = self.order[place]
+            # Nobody waits for itself; and where members leave early, not for those that came after that.
+            waited = (ones.rank[other] != ones.rank[one]) & (
+                (ones.issue[other] <= ones.last[one]) | (ones.rank[other] == ones.arriver[one])
+            )
+            other, moment = other[waited], np.minimum(ones.issue[other[waited]], bound[waited])
+            yield Edges.of(COLLECTIVE, self.source[other], moment, target[waited], to_end=to_end)
 
 
-def _connect_arrivals(
-    draft: Draft,
-    found: Activities,
-    main: IntArray,
-    one: IntArray,
-    target: IntArray,
-    end: IntArray,
-    arriver: IntArray,
-) -> None:
-    """Let the activities ``target``, which end at ``end``, wait for the last to arrive at each ``one``."""
-    at = np.minimum(found.collectives.last[one], end)
-    source = numbers_of(found.main.at(arriver[one], at), main)
-    draft.connect(Edges.of(COLLECTIVE, source, at, target, to_end=True))
-
-
-def _add_beside(draft: Draft, run: Run, found: Activities, main: IntArray, arriver: IntArray) -> IntArray:
+def _add_beside(draft: Draft, run: Run, found: Activities, main: IntArray, arrivals: _Arrivals) -> IntArray:
     """Add the lanes ``comm``; return for each collective the activity at whose end it was through, or -1."""
     ones = found.collectives
     queue = _in_turn(draft, ones)
@@ -94,8 +128,9 @@ def _add_beside(draft: Draft, run: Run, found: Activities, main: IntArray, arriv
     source = numbers_of(found.main.at(ones.rank[one], ones.issue[one]), main)
     target = np.where(cut > begin, wait, transfer)
     draft.connect(Edges.of(PROGRAM, source, ones.issue[one], target))
-    waited = np.flatnonzero((cut > begin) & (arriver[one] >= 0) & (arriver[one] != ones.rank[one]))
-    _connect_arrivals(draft, found, main, one[waited], wait[waited], cut[waited], arriver)
+    waited = cut > begin
+    draft.connect(*arrivals.edges(one[waited], wait[waited], cut[waited], to_end=True))
+    draft.connect(*arrivals.edges(one[~waited], transfer[~waited], cut[~waited], to_end=False))
     # Of several that were through at the same time the first holds all of it.
     own = np.maximum.accumulate(np.where(end > cut, np.arange(len(one)), -1))
     same = own >= 0
