@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.path import Lane
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.sources.formats.kineto_values import CATEGORY, KINETO, THREAD_NAME
 
@@ -32,9 +34,9 @@ _SYNCS: Final = frozenset({"cuda_sync", "xpu_sync"})
 class _Shared(
     msgspec.Struct, gc=False, rename={"lane": semconv.LANE, "category": CATEGORY, "thread": THREAD_NAME}
 ):
-    lane: Any = None
-    category: Any = None
-    thread: Any = None
+    lane: str | None = None
+    category: str | None = None
+    thread: str | None = None
 
 
 class _Said(
@@ -63,7 +65,7 @@ class _Said(
     number: Any = None
 
 
-_many = msgspec.json.Decoder(list[tuple[_Shared, _Said]])
+_many: Final = msgspec.json.Decoder(list[tuple[_Shared, _Said]])
 _FAULTS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
@@ -129,72 +131,114 @@ class ProfileFacts:
 
 def profile_facts(spans: SpanColumns, ixs: IntArray) -> ProfileFacts:
     """Return the facts of ``spans`` at ``ixs``."""
-    ranks = [_integer(resource.get(semconv.RANK)) for resource in spans.resources]
-    ranks_of = [None if rank < 0 else rank for rank in ranks]
-    ixs = ixs[spans.possible[ixs]]
-    lanes: dict[tuple[int | None, Any], int] = {}
-    categories: dict[Any, int] = {}
-    lane, category, correlation = (np.full(len(ixs), -1, np.int64) for _ in range(3))
-    threads: dict[int, str] = {}
-    syncs: list[Sync] = []
-    collectives: dict[int, Collective] = {}
-    steps = {
-        number: int(found.group(1))
-        for number, name in enumerate(spans.names)
-        if (found := _STEP_NAME.match(name))
-    }
-    for place, (shared, said) in enumerate(_decoded(spans, ixs)):
-        if isinstance(shared.lane, str):
-            key = (ranks_of[spans.resource_ix[ixs[place]]], shared.lane)
-            lane[place] = number = lanes.setdefault(key, len(lanes))
-            if isinstance(shared.thread, str):
-                threads.setdefault(number, shared.thread)
-        category[place] = categories.setdefault(shared.category, len(categories))
-        if type(said.correlation) is int and -1 < said.correlation < 1 << 62:
-            correlation[place] = said.correlation
-        if said.collective is not None:
-            collectives[place] = _collective(said)
-        if shared.category in _SYNCS:
-            ids = map(_integer, (said.device, said.stream, said.waits_on, said.recorded))
-            syncs.append(Sync(ranks_of[spans.resource_ix[ixs[place]]], int(correlation[place]), *ids))
-    names = list(lanes)
-    order = sorted(range(len(names)), key=lambda n: _rank_first(names[n]))
-    number_of = np.full(len(names) + 1, -1, np.int64)
-    number_of[order] = np.arange(len(names))
-    stepping = np.flatnonzero(np.isin(spans.name_ix[ixs], list(steps)))
-    return ProfileFacts(
-        ixs=ixs,
-        lane=number_of[lane],
-        lanes=[names[n] for n in order],
-        category=category,
-        categories=[name if isinstance(name, str) else "" for name in categories],
-        correlation=correlation,
-        threads={int(number_of[n]): name for n, name in threads.items()},
-        syncs=syncs,
-        collectives=collectives,
-        steps={at: steps[int(spans.name_ix[ixs[at]])] for at in stepping.tolist()},
-    )
+    return _Reader(spans, ixs[spans.possible[ixs]]).facts()
 
 
-def _rank_first(lane: Lane) -> tuple[int, bool, str]:
+class _Reader:
+    def __init__(self, spans: SpanColumns, ixs: IntArray) -> None:
+        self._spans, self._ixs = spans, ixs
+        ranks = [_integer(resource.get(semconv.RANK)) for resource in spans.resources]
+        self._ranks = [None if rank < 0 else rank for rank in ranks]
+        self._sorts: dict[tuple[str | None, str | None, str | None], int] = {}
+        """(lane, category, thread) -> its number."""
+        self._syncs: list[Sync] = []
+        self._collectives: dict[int, Collective] = {}
+
+    def facts(self) -> ProfileFacts:
+        spans, ixs = self._spans, self._ixs
+        sort, correlation = np.full(len(ixs), -1, np.int64), np.full(len(ixs), -1, np.int64)
+        for first, end in self._runs():
+            said = self._decoded(ixs[first:end])
+            sort[first:end], correlation[first:end] = self._taken(first, said)
+        # What is said of lanes is the same for all of a sort and a resource: few.
+        width = max(len(spans.resources), 1)
+        keys, of_key = np.unique(sort * width + spans.resource_ix[ixs], return_inverse=True)
+        told = list(self._sorts)
+        lanes = sorted(
+            {lane for key in keys.tolist() if (lane := self._lane(told, *divmod(key, width)))}, key=_order
+        )
+        number = {lane: at for at, lane in enumerate(lanes)}
+        categories = list(dict.fromkeys(category or "" for _, category, _ in told))
+        lane_of, category_of = np.full(len(keys), -1, np.int64), np.zeros(len(keys), np.int64)
+        threads: dict[int, str] = {}
+        for at, key in enumerate(keys.tolist()):
+            _, category, thread = told[key // width]
+            category_of[at] = categories.index(category or "")
+            lane = self._lane(told, *divmod(key, width))
+            if lane is not None:
+                lane_of[at] = number[lane]
+                if thread is not None:
+                    threads.setdefault(number[lane], thread)
+        return ProfileFacts(
+            ixs=ixs,
+            lane=lane_of[of_key],
+            lanes=lanes,
+            category=category_of[of_key],
+            categories=categories,
+            correlation=correlation,
+            threads=threads,
+            syncs=self._syncs,
+            collectives=self._collectives,
+            steps=self._steps(),
+        )
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Yield (first, end) of spans whose attributes were read together, `_MANY` at most."""
+        ends = np.flatnonzero(changes(self._spans.raw_attributes.column[self._ixs]))[1:].tolist()
+        for first, end in pairwise([0, *ends, len(self._ixs)]):
+            for at in range(first, end, _MANY):
+                yield at, min(at + _MANY, end)
+
+    def _lane(self, told: Sequence[tuple[str | None, ...]], sort: int, resource: int) -> Lane | None:
+        name = told[sort][0]
+        return None if name is None else (self._ranks[resource], name)
+
+    def _taken(self, first: int, said: Sequence[tuple[_Shared, _Said]]) -> tuple[list[int], list[int]]:
+        """Return sorts and correlations of the spans from place ``first`` on; keep what few of them say."""
+        sorts = self._sorts
+        for at, (shared, own) in enumerate(said):
+            if own.collective is not None:
+                self._collectives[first + at] = _collective(own)
+            if shared.category in _SYNCS:
+                rank = self._ranks[int(self._spans.resource_ix[self._ixs[first + at]])]
+                ids = (own.correlation, own.device, own.stream, own.waits_on, own.recorded)
+                self._syncs.append(Sync(rank, *map(_integer, ids)))
+        return (
+            [sorts.setdefault((one.lane, one.category, one.thread), len(sorts)) for one, _ in said],
+            [_integer(own.correlation) for _, own in said],
+        )
+
+    def _decoded(self, ixs: IntArray) -> Sequence[tuple[_Shared, _Said]]:
+        """Return what each span of a run says; what cannot be decoded says nothing."""
+        store = self._spans.raw_attributes
+        if store.form(int(ixs[0])) == KINETO:
+            raws, rows = store.columns[int(store.column[ixs[0]])], store.row[ixs]
+            bounds = zip(raws.offsets[rows].tolist(), raws.offsets[rows + 1].tolist(), strict=True)
+            try:
+                return _many.decode(b"[%b]" % b",".join([raws.data[begin:end] for begin, end in bounds]))
+            except _FAULTS:
+                pass
+        return [_one(store.attributes(ix)) for ix in ixs.tolist()]
+
+    def _steps(self) -> dict[int, int]:
+        steps = {
+            number: int(found.group(1))
+            for number, name in enumerate(self._spans.names)
+            if (found := _STEP_NAME.match(name))
+        }
+        names = self._spans.name_ix[self._ixs]
+        return {at: steps[int(names[at])] for at in np.flatnonzero(np.isin(names, list(steps))).tolist()}
+
+
+def _order(lane: Lane) -> tuple[int, bool, str]:
     rank, name = lane
     return -1 if rank is None else rank, name != MAIN, name
 
 
-def _decoded(spans: SpanColumns, ixs: IntArray) -> Iterator[tuple[_Shared, _Said]]:
-    """Yield what each span says; what cannot be decoded says nothing."""
-    store = spans.raw_attributes
-    for first in range(0, len(ixs), _MANY):
-        some = ixs[first : first + _MANY].tolist()
-        if all(store.form(ix) == KINETO for ix in some):
-            try:
-                yield from _many.decode(b"[%b]" % b",".join([store.raw(ix) for ix in some]))
-                continue
-            except _FAULTS:
-                pass
-        for ix in some:
-            said = store.attributes(ix)
-            yield msgspec.convert(said, _Shared), msgspec.convert(said, _Said)
+def _one(attributes: dict[str, Any]) -> tuple[_Shared, _Said]:
+    texts = (attributes.get(key) for key in (semconv.LANE, CATEGORY, THREAD_NAME))
+    shared = _Shared(*(text if isinstance(text, str) else None for text in texts))
+    return shared, msgspec.convert(attributes, _Said)
 
 
 def _collective(said: _Said) -> Collective:
