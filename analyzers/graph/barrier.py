@@ -11,8 +11,7 @@ clock, nor do the stages before it, told by the time since a rank left the barri
     exposed(k)    = frontier(k) - frontier(k - 1)   what stage k costs the step
 
 What a rank does within backward, until the last gradient is there, is not told from waiting: who is slow
-there makes it equally long on all ranks. So the walk goes to another rank only where that one began backward
-later.
+there makes it equally long on all ranks.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import Activities, activities
 from grademl_otel.analyzers.graph.common_steps import TOGETHER, left_together, same_steps, training_rows
 from grademl_otel.analyzers.graph.estimates import wilson
-from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.graph.event_graph import BoolArray
 from grademl_otel.analyzers.graph.main_lane import NAMES
-from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
@@ -122,48 +120,16 @@ def _barriers(
     return Barriers(run.ranks, step, rows, came[rows], ended[rows], length, wilson(together, len(step)))
 
 
-def barrier_edges(run: Run, graph: EventGraph) -> Edges:
-    """Return the edges of the implicit barriers: from the rank that came last to those that waited for it.
+def unseen_barriers(run: Run) -> list[Barriers]:
+    """Return the barriers of all training steps of ``run`` that recorded collectives do not tell of.
 
-    They lead from the end of its backward to that of theirs. There are none where a rank is missing, which
-    may have come later, between ranks that came about as late, and where clocks of hosts do not tell.
+    There are none where a rank is missing, which may have come later.
     """
-    clocks = activities(run).collectives.clocks
     if len(run.ranks) < max(2, run.completeness.ranks_expected or 0):
-        return Edges.join([])
+        return []
     step, rows = same_steps(run, [training_rows(run, rank) for rank in run.ranks])
-    if not len(step) or not clocks.tell(
-        run.ranks, int(np.median(run.steps.end[rows] - run.steps.start[rows]))
-    ):
-        return Edges.join([])
-    kinds = (barriers_of(run, step, rows), _in_tables(run, step, rows))
-    return Edges.join([_edges(run, graph, found) for found in kinds if found is not None])
-
-
-def _edges(run: Run, graph: EventGraph, found: Barriers) -> Edges:
-    lanes = {rank: lane for lane, (rank, name) in enumerate(graph.lanes) if name == "main"}
-    if not lanes.keys() >= set(run.ranks):
-        return Edges.join([])
-    ended = found.ended - activities(run).collectives.clocks.shift(np.array(run.ranks, np.int64))
-    activity = np.stack(
-        [graph.running(lanes[rank], ended[:, at]) for at, rank in enumerate(run.ranks)], axis=1
-    )
-    late = found.late
-    last = late.argmax(axis=1)[:, None]
-    source, left = np.take_along_axis(activity, last, 1), np.take_along_axis(ended, last, 1)
-    waited = np.take_along_axis(late, last, 1) - late > found.noticed[:, None]
-    moment = np.minimum(left, ended)
-    waited &= (activity >= 0) & (source >= 0) & (moment > graph.start[source])
-    waited &= graph.end[activity] == ended
-    return Edges.of(
-        COLLECTIVE,
-        np.broadcast_to(source, waited.shape)[waited],
-        moment[waited],
-        activity[waited],
-        to_end=True,
-        evidence=INFERRED,
-        confidence=found.confidence,
-    )
+    found = (barriers_of(run, step, rows), _in_tables(run, step, rows))
+    return [barriers for barriers in found if barriers is not None]
 
 
 # --- Stages -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from grademl_otel.analyzers.graph.activities import activities
-from grademl_otel.analyzers.graph.barrier import barrier_edges
+from grademl_otel.analyzers.graph.barrier_graph import with_barriers
 from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
 from grademl_otel.analyzers.graph.learned import learned_edges
 from grademl_otel.analyzers.graph.table_ties import tie_edges
@@ -22,8 +22,7 @@ def with_inferred(run: Run, graph: EventGraph) -> EventGraph:
     repeated steps allow to infer, in this order: what one explains the next need not.
     """
     clocks = activities(run).collectives.clocks
-    for edges in (tie_edges(run, clocks, graph), barrier_edges(run, graph)):
-        graph = replace(graph, edges=Edges.join([graph.edges, edges]))
+    graph = with_barriers(run, replace(graph, edges=Edges.join([graph.edges, tie_edges(run, clocks, graph)])))
     learned = learned_edges(graph, clocks.error_ns, _clock_of_lanes(run, clocks, graph))
     return replace(graph, edges=Edges.join([graph.edges, learned]))
 

@@ -15,15 +15,16 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.graph.activities import activities
 from grademl_otel.analyzers.graph.barrier import (
     Barriers,
-    barrier_edges,
     barriers_of,
     stages_of,
 )
+from grademl_otel.analyzers.graph.barrier_graph import with_barriers
 from grademl_otel.analyzers.graph.common_steps import same_steps, training_rows
 from grademl_otel.analyzers.graph.estimates import wilson
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, Edges, EventGraph
 from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, phase_named
 from grademl_otel.analyzers.graph.path import EVIDENCE, GAP, KINDS, Path, kind_of
+from grademl_otel.analyzers.graph.schedule import Schedule
 from grademl_otel.analyzers.graph.walk import walk
 from grademl_otel.analyzers.model.run import Run
 from tests.support.build import R, run_from, run_of
@@ -87,9 +88,12 @@ def main_graph(run: Run) -> EventGraph:
     )
 
 
+def edges_of(run: Run) -> Edges:
+    return with_barriers(run, main_graph(run)).edges
+
+
 def path_with_barriers(run: Run, rank: int = 0) -> Path:
-    graph = main_graph(run)
-    graph = replace(graph, edges=barrier_edges(run, graph))
+    graph = with_barriers(run, main_graph(run))
     return walk(graph, run.ranks.index(rank), run.start, run.end)
 
 
@@ -172,25 +176,25 @@ def test_where_backward_does_not_end_together_there_is_none() -> None:
             rows.append(R(start, start + length, step, rank, phases=phases))
     run = run_from(rows, 0, 3900 * MS)
     assert barriers_of(run, *same_steps(run, [training_rows(run, rank) for rank in run.ranks])) is None
-    assert len(barrier_edges(run, main_graph(run))) == 0
+    assert len(edges_of(run)) == 0
 
 
 def test_of_one_rank_there_is_none() -> None:
     run = ranks_with([{FORWARD: 30}])
-    assert len(barrier_edges(run, main_graph(run))) == 0
+    assert len(edges_of(run)) == 0
 
 
 def test_with_a_rank_missing_nobody_is_followed() -> None:
     """Who is not here may have come later."""
     run = ranks_with([{FORWARD: 30}, {FORWARD: 60}])
     run.completeness.ranks_expected = 3
-    assert len(barrier_edges(run, main_graph(run))) == 0
+    assert len(edges_of(run)) == 0
 
 
 @pytest.mark.parametrize("how", [{"buckets": 5}, {"explicit": True}])
 def test_where_collectives_are_recorded_nothing_is_inferred(how: dict[str, object]) -> None:
     run = run_of(Training(ranks=2, epochs=1, more_ns={(1, FORWARD): 9 * MS}, **how))  # type: ignore[arg-type]
-    assert len(barrier_edges(run, main_graph(run))) == 0
+    assert len(edges_of(run)) == 0
 
 
 @pytest.mark.parametrize("detail", [0, 40])
@@ -200,11 +204,11 @@ def test_of_micro_batches_the_last_backward_holds_it(detail: int) -> None:
         ranks=2, epochs=1, micro=3, workers=0, detail_level=detail, more_ns={(1, FORWARD): 9 * MS}
     )
     run = run_of(slow)
-    edges = barrier_edges(run, main_graph(run))
+    edges = edges_of(run)
     if detail:
         assert len(edges) == 0
         return
-    assert len(edges) == slow.steps_per_epoch
+    assert int(edges.to_end.sum()) == slow.steps_per_epoch
     found = found_in(run)
     # Twice 9 ms were waited for nobody: only before its last backward a rank is late for the barrier.
     assert (found.late[:, 1] == 27 * MS).all()
@@ -214,15 +218,63 @@ def test_of_micro_batches_the_last_backward_holds_it(detail: int) -> None:
 # --- The path ---------------------------------------------------------------------------------------------
 
 
-def test_the_path_goes_by_the_rank_that_came_last() -> None:
+def test_who_waited_for_whom() -> None:
+    """They begin backward after 30, 60 and 20 ms. What takes rank 1 the last 40 takes that all of them, so
+    they wait from 70, not at all, and from 60; rank 0 is the second to come.
+    """
     run = ranks_with([{FORWARD: 30}, {FORWARD: 60}, {FORWARD: 20}])
-    graph = main_graph(run)
-    edges = barrier_edges(run, graph)
-    assert len(edges) == 2 * 30
-    assert set(graph.rank[edges.source].tolist()) == {1}
-    assert set(graph.rank[edges.target].tolist()) == {0, 2}
+    graph = with_barriers(run, main_graph(run))
+    waits = np.flatnonzero(graph.waits)
+    assert Counter(graph.rank[waits].tolist()) == {0: 30, 2: 30}
+    assert {(graph.phases[graph.phase[ix]], KINDS[graph.kind[ix]]) for ix in waits} == {(sc.BACKWARD, "wait")}
+    assert graph.inferred[waits].all()
+    length = (graph.end - graph.start)[waits]
+    assert set(zip(graph.rank[waits].tolist(), length.tolist(), strict=True)) == {(0, 30 * MS), (2, 40 * MS)}
+    edges = graph.edges
     assert {EDGE_KINDS[kind] for kind in edges.kind} == {"collective"}
     assert {EVIDENCE[one] for one in edges.evidence} == {"inferred"}
+    assert (edges.confidence == wilson(30, 30)).all()
+    source, target = graph.rank[edges.source].tolist(), graph.rank[edges.target].tolist()
+    at = ((edges.at - 50 * MS) % (STEP * MS) // MS).tolist()  # since the barrier before
+    who = Counter(zip(source, target, at, edges.to_end.tolist(), strict=True))
+    assert who == {
+        (1, 0, 0, True): 30, (1, 2, 0, True): 30, (0, 2, 70, True): 30,
+        # The rank that came last goes on no earlier than the second came, in what follows its backward.
+        (0, 1, 70, False): 30,
+    }  # fmt: skip
+
+
+def test_the_rest_of_the_graph_stays_as_it_was() -> None:
+    run = ranks_with([{FORWARD: 30}, {FORWARD: 60}, {FORWARD: 20}])
+    plain = main_graph(run)
+    known = Edges.of("link", np.arange(0, 60, 2), plain.end[0:60:2], np.arange(1, 61, 2))
+    known = Edges.join([known, replace(known, to_end=~known.to_end)])
+    graph = with_barriers(run, replace(plain, edges=known))
+    kept = graph.edges.where(graph.edges.kind == EDGE_KINDS.index("link"))
+    assert (graph.phase[kept.source] == plain.phase[known.source]).all()
+    assert (graph.end[kept.source] >= kept.at).all()
+    assert (graph.start[kept.source] <= kept.at).all()
+    bound = np.where(kept.to_end, graph.end[kept.target], graph.start[kept.target])
+    assert (bound == np.where(known.to_end, plain.end[known.target], plain.start[known.target])).all()
+    assert (np.diff(graph.lane) >= 0).all()
+    same = np.diff(graph.lane) == 0
+    assert (graph.start[1:][same] == graph.end[:-1][same]).all()  # main lanes are tiled
+    parts = np.flatnonzero(graph.waits)
+    assert (graph.holder[parts] >= 0).all()
+    assert (graph.holder[parts] == graph.holder[parts - 1]).all()
+
+
+def test_what_a_faster_rank_would_gain_is_bounded_by_the_second() -> None:
+    """Without rank 1's forward the steps wait for rank 0, and take 70 ms instead of 100."""
+    run = ranks_with([{FORWARD: 30}, {FORWARD: 60}, {FORWARD: 20}])
+    graph = with_barriers(run, main_graph(run))
+    schedule = Schedule.of(graph, run.start, run.end)
+    slow = (schedule.graph.rank == 1) & (schedule.graph.phase == NAMES.index(FORWARD))
+    assert schedule.drag(slow) == 30 * 30 * MS
+
+
+def test_the_path_goes_by_the_rank_that_came_last() -> None:
+    run = ranks_with([{FORWARD: 30}, {FORWARD: 60}, {FORWARD: 20}])
     path = path_with_barriers(run, rank=2)
     assert sum(section.duration for section in path.sections) == path.total_ns == run.end - run.start
     # All but what follows the last barrier is the time of rank 1, of it 60 ms a step in forward.
@@ -241,7 +293,7 @@ def test_the_path_goes_by_the_rank_that_came_last() -> None:
 def test_ranks_that_come_about_together_are_not_followed() -> None:
     """Below 1 % of the step a lateness is none; who is slow within backward, nothing shows."""
     run = run_of(Training(ranks=3, epochs=1, more_ns={(1, sc.BACKWARD): 50 * MS}))
-    assert len(barrier_edges(run, main_graph(run))) == 0
+    assert len(edges_of(run)) == 0
 
 
 @settings(max_examples=15, deadline=None)
@@ -250,8 +302,10 @@ def test_ranks_are_interchangeable(names: list[int], more: int) -> None:
     work: list[By] = [{FORWARD: 30 + more * (rank == 2)} for rank in range(4)]
     there = [work[names.index(rank)] for rank in range(4)]
     run = ranks_with(there, steps=8)
-    edges = barrier_edges(run, main_graph(run))
-    assert len(edges) == (3 * 8 if more > 1 else 0)
+    graph = with_barriers(run, main_graph(run))
+    waits = np.flatnonzero(graph.waits)
+    assert len(waits) == (3 * 8 if more > 1 else 0)
     if more > 1:
-        graph = main_graph(run)
-        assert set(graph.rank[edges.source].tolist()) == {names[2]}
+        last = graph.edges.where(graph.edges.at == graph.end[graph.edges.target])
+        assert set(graph.rank[last.source].tolist()) == {names[2]}
+        assert set(graph.rank[waits].tolist()) == set(range(4)) - {names[2]}
