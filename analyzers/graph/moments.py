@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.graph.main_lane import IDLE
 from grademl_otel.analyzers.model.columns import IntArray
 
 
@@ -59,8 +60,14 @@ class Events:
 
 
 def window(graph: EventGraph, low: int, high: int) -> tuple[EventGraph, IntArray]:
-    """Return the part of ``graph`` within ``[low, high)``, and where its activities come from."""
-    kept = np.flatnonzero((graph.start < high) & (graph.end > low))
+    """Return the part of ``graph`` within ``[low, high)``, and where its activities come from.
+
+    Idle time at the end of a lane, after its process, ends because all else does: it is left out.
+    """
+    ends_lane = np.ones(len(graph), bool)
+    ends_lane[:-1] = graph.lane[1:] != graph.lane[:-1]
+    idle = np.isin(graph.phase, [at for at, phase in enumerate(graph.phases) if phase == IDLE])
+    kept = np.flatnonzero((graph.start < high) & (graph.end > low) & ~(idle & ends_lane))
     number = np.full(len(graph), -1, np.int64)
     number[kept] = np.arange(len(kept))
     edges = graph.edges

@@ -107,6 +107,15 @@ class TestForward:
         assert Schedule.of(graph_of(*LOADER), 60, 70).forward().tolist() == []
 
 
+def test_idle_time_after_the_end_of_a_process_is_an_outcome() -> None:
+    activities = [(0, 0, 40, False), (1, 0, 10, False), (1, 10, 40, False)]
+    graph = replace(graph_of(activities), phases=["work", "work", "idle"])
+    found = Schedule.of(graph, 0, 40)
+    assert found.kept.tolist() == [0, 1]
+    assert found.slack().tolist() == [0, 30]
+    assert found.drag(np.array([True, False])) == 30
+
+
 class TestSlackAndDrag:
     def test_slack_is_none_on_the_path_and_what_others_may_take_beside_it(self) -> None:
         assert schedule(*LOADER).slack().tolist() == [18, 0, 0, 0]
