@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event graphs of profiles, and their critical paths, against answers worked out by hand."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
+from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, Path
+from grademl_otel.analyzers.graph.profile_path import graph_path, profile_path, profiles
+from grademl_otel.analyzers.graph.span_graph import span_graph
+from grademl_otel.analyzers.graph.span_tree import trace_roots
+from grademl_otel.analyzers.model.columns import SpanColumns
+
+from ..support.profiles import AUTOGRAD, BASE_NS, Profile
+
+Row = tuple[float, float, str, str, str]
+
+
+def graph_of(spans: SpanColumns) -> EventGraph:
+    graph = span_graph(spans, trace_roots(spans))
+    lane, start, end = graph.lane, graph.start, graph.end
+    assert np.all(end > start)
+    same = lane[1:] == lane[:-1]
+    assert np.all((lane[1:] > lane[:-1]) | (same & (start[1:] >= end[:-1])))
+    edges = graph.edges
+    assert np.all((edges.at >= start[edges.source]) & (edges.at <= end[edges.source]))
+    assert np.all(edges.at <= np.where(edges.to_end, end[edges.target], start[edges.target]))
+    return graph
+
+
+def sections(path: Path) -> list[Row]:
+    """(start, end, name, kind, lane), in us since the profile's base; what a kind and a name share as one."""
+    assert path.sections[0].start == path.start
+    assert path.sections[-1].end == path.end
+    assert all(one.end == other.start for one, other in zip(path.sections, path.sections[1:], strict=False))
+    found: list[Row] = []
+    for one in path.sections:
+        row = ((one.start - BASE_NS) / 1000, (one.end - BASE_NS) / 1000, one.phase, one.kind, one.lane)
+        if found and found[-1][2:] == row[2:]:
+            row = (found.pop()[0], *row[1:])
+        found.append(row)
+    return found
+
+
+def path_of(profile: Profile, inferred: bool = True) -> list[Row]:
+    spans = profile.spans()
+    graph_of(spans)
+    (root,) = trace_roots(spans)
+    assert profiles(spans, [root]) == [root]
+    return sections(profile_path(spans, root, inferred))
+
+
+def edges_of(profile: Profile, kind: str) -> list[tuple[str, str, float, bool, str]]:
+    """(name of the source, of the target, when, whether to its end, evidence), in order of time."""
+    graph = graph_of(profile.spans())
+    edges = graph.edges
+    found = []
+    for i in np.argsort(edges.at, kind="stable").tolist():
+        if EDGE_KINDS[edges.kind[i]] == kind:
+            source, target = (graph.phases[graph.phase[of[i]]] for of in (edges.source, edges.target))
+            at = (int(edges.at[i]) - BASE_NS) / 1000
+            found.append((source, target, at, bool(edges.to_end[i]), EVIDENCE[edges.evidence[i]]))
+    return found
+
+
+# --- Hosts and devices ------------------------------------------------------------------------------------
+
+
+def launch_bound() -> Profile:
+    """Each kernel is done long before the next is launched."""
+    profile = Profile()
+    for n, name in enumerate("abc"):
+        profile.op(f"op {name}", 100 * n, 100 * n + 90)
+        profile.kernel(f"kernel {name}", (100 * n + 40, 100 * n + 50), 100 * n + 55, 100 * n + 65)
+    profile.call("cudaDeviceSynchronize", 290, 300)
+    return profile
+
+
+def test_where_the_host_is_late_the_path_is_that_of_the_host() -> None:
+    found = path_of(launch_bound())
+    assert {row[4] for row in found} == {"main"}
+    assert sum(row[1] - row[0] for row in found if row[2].startswith("op")) == 240
+    assert found[-1] == (290, 300, "cudaDeviceSynchronize", "work", "main")  # there was nothing to wait for
+
+
+def kernel_bound() -> Profile:
+    """The host is far ahead, and waits in the end."""
+    profile = Profile()
+    for n, name in enumerate("abc"):
+        profile.op(f"op {name}", 20 * n, 20 * n + 20)
+        profile.kernel(f"kernel {name}", (20 * n + 5, 20 * n + 10), 12 + 101 * n, 112 + 101 * n)
+    profile.call("cudaDeviceSynchronize", 60, 320)
+    profile.op("after", 320, 350)
+    return profile
+
+
+def test_where_the_device_is_late_the_path_is_that_of_its_stream() -> None:
+    assert path_of(kernel_bound()) == [
+        (0, 5, "op a", "work", "main"),
+        (5, 10, "cudaLaunchKernel", "work", "main"),
+        (10, 12, "kernel a", "handoff", "stream-0.7"),
+        (12, 112, "kernel a", "work", "stream-0.7"),
+        (112, 113, "kernel b", "gap", "stream-0.7"),
+        (113, 213, "kernel b", "work", "stream-0.7"),
+        (213, 214, "kernel c", "gap", "stream-0.7"),
+        (214, 314, "kernel c", "work", "stream-0.7"),
+        (314, 320, "cudaDeviceSynchronize", "handoff", "main"),
+        (320, 350, "after", "work", "main"),
+    ]
+
+
+def test_a_launch_that_has_yet_to_return_when_its_kernel_starts() -> None:
+    profile = Profile()
+    profile.op("op", 0, 20)
+    profile.kernel("kernel", (5, 15), 11, 30)
+    assert edges_of(profile, "device") == [("cudaLaunchKernel", "kernel", 11, False, "observed")]
+    assert path_of(profile) == [
+        (0, 5, "op", "work", "main"),
+        (5, 11, "cudaLaunchKernel", "work", "main"),
+        (11, 30, "kernel", "work", "stream-0.7"),  # what ended last is where the path begins
+    ]
+
+
+def test_a_kernel_that_starts_before_its_launch_is_tied_to_nothing() -> None:
+    profile = Profile()
+    profile.op("op", 0, 50)
+    profile.kernel("kernel", (20, 25), 19, 30)
+    assert edges_of(profile, "device") == []
+
+
+def test_the_call_that_waits_for_a_device_waits_for_all_of_its_streams() -> None:
+    profile = kernel_bound()
+    profile.kernel("other", (52, 54), 60, 318, stream=9)
+    assert edges_of(profile, "device")[-2:] == [
+        ("kernel c", "cudaDeviceSynchronize", 314, True, "observed"),
+        ("other", "cudaDeviceSynchronize", 318, True, "observed"),
+    ]
+    names = [row[2] for row in path_of(profile)]
+    assert "other" in names
+    assert "kernel c" not in names
+
+
+def test_what_is_given_to_a_stream_later_is_not_waited_for() -> None:
+    profile = Profile()
+    profile.op("op", 0, 10)
+    profile.kernel("before", (2, 4), 6, 100)
+    profile.call("cudaDeviceSynchronize", 12, 105)
+    profile.kernel("after", (20, 22), 101, 104, tid=300)  # of another thread, while the first one waits
+    profile.op("end", 105, 110)
+    ends = [edge for edge in edges_of(profile, "device") if edge[3]]
+    assert ends == [("before", "cudaDeviceSynchronize", 100, True, "observed")]
+
+
+def stream_sync(until: float = 104) -> Profile:
+    profile = Profile()
+    profile.op("op", 0, 10)
+    profile.kernel("waited for", (2, 4), 6, 100, stream=7)
+    profile.kernel("longer", (5, 7), 9, 180, stream=9)
+    profile.call("cudaStreamSynchronize", 12, until)
+    profile.op("end", until, 200)
+    return profile
+
+
+def test_the_stream_that_a_call_waits_for_is_told_by_time() -> None:
+    profile = stream_sync()
+    ends = [edge for edge in edges_of(profile, "device") if edge[3]]
+    assert ends == [("waited for", "cudaStreamSynchronize", 100, True, "inferred")]
+    assert (100, 104, "cudaStreamSynchronize", "handoff", "main") in path_of(profile)
+    graph = graph_of(profile.spans())
+    inferred = graph.edges.evidence == EVIDENCE.index("inferred")
+    assert graph.edges.confidence[inferred].tolist() == [0.9]
+
+
+def test_without_inferred_edges_such_a_wait_is_not_explained() -> None:
+    assert (12, 104, "cudaStreamSynchronize", "unexplained", "main") in path_of(stream_sync(), inferred=False)
+
+
+def test_a_wait_that_ends_with_no_work_is_not_explained() -> None:
+    assert (12, 150, "cudaStreamSynchronize", "unexplained", "main") in path_of(stream_sync(until=150))
+
+
+def test_a_note_says_which_stream_a_call_waits_for() -> None:
+    profile = stream_sync(until=190)
+    profile.note("Stream Synchronize", profile.correlation, 9)
+    ends = [edge for edge in edges_of(profile, "device") if edge[3]]
+    assert ends == [("longer", "cudaStreamSynchronize", 180, True, "observed")]
+
+
+def test_a_copy_that_blocks_its_caller_ends_it() -> None:
+    profile = Profile()
+    profile.op("op", 0, 10)
+    profile.kernel("kernel", (2, 4), 6, 50)
+    profile.kernel("Memcpy DtoH", (12, 64), 51, 60, call="cudaMemcpy")
+    profile.op("end", 64, 80)
+    assert path_of(profile)[-3:] == [
+        (51, 60, "Memcpy DtoH", "transfer", "stream-0.7"),
+        (60, 64, "cudaMemcpy", "handoff", "main"),
+        (64, 80, "end", "work", "main"),
+    ]
+
+
+# --- Streams that wait for each other ---------------------------------------------------------------------
+
+
+def two_streams() -> tuple[Profile, int, int]:
+    """A kernel of stream 20 is launched early and waits for one of stream 7, by an event."""
+    profile = Profile()
+    profile.op("op", 0, 20)
+    profile.kernel("first", (2, 4), 6, 100)
+    recorded = profile.call("cudaEventRecord", 5, 6)
+    profile.kernel("unrelated", (6, 7), 8, 98, stream=9)
+    waits = profile.call("cudaStreamWaitEvent", 8, 9)
+    profile.kernel("second", (10, 12), 102, 150, stream=20)
+    profile.call("cudaDeviceSynchronize", 20, 155)
+    profile.op("end", 155, 160)
+    return profile, recorded, waits
+
+
+def test_a_note_says_which_event_a_stream_waits_for() -> None:
+    profile, recorded, waits = two_streams()
+    said = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": recorded, "wait_on_cuda_event_id": 3}
+    profile.note("Stream Wait Event", waits, 20, **said)
+    assert ("first", "second", 100, False, "observed") in edges_of(profile, "device")
+    assert (6, 100, "first", "work", "stream-0.7") in path_of(profile, inferred=False)
+
+
+def test_without_a_note_time_tells_what_held_a_stream_up() -> None:
+    profile, _, _ = two_streams()
+    assert ("first", "second", 100, False, "inferred") in edges_of(profile, "device")
+    assert (100, 102, "second", "handoff", "stream-0.20") in path_of(profile)
+    assert "first" not in {row[2] for row in path_of(profile, inferred=False)}
+
+
+def test_a_stream_that_was_not_told_to_wait_did_not() -> None:
+    profile, _, _ = two_streams()
+    profile.events = [event for event in profile.events if event["name"] != "cudaStreamWaitEvent"]
+    assert not [edge for edge in edges_of(profile, "device") if edge[1] == "second" and edge[0] == "first"]
+
+
+# --- Threads ----------------------------------------------------------------------------------------------
+
+
+def backward() -> Profile:
+    profile = Profile()
+    profile.event("user_annotation", "ProfilerStep#4", 0, 200)
+    profile.op("forward", 10, 40)
+    for n in range(3):
+        profile.op(f"autograd::engine::evaluate_function: {n}", 50 + 30 * n, 75 + 30 * n, AUTOGRAD)
+    profile.op("optimizer", 150, 190)
+    return profile
+
+
+def test_backward_in_a_thread_of_its_own_is_on_the_path() -> None:
+    found = path_of(backward())
+    assert found[:3] == [
+        (0, 10, "ProfilerStep#4", "work", "main"),
+        (10, 40, "forward", "work", "main"),
+        (40, 50, "ProfilerStep#4", "work", "main"),
+    ]
+    assert [row[4] for row in found].count("thread-177") == 5  # three operators, and two pauses of the engine
+    assert found[-3:] == [
+        (135, 150, "ProfilerStep#4", "work", "main"),
+        (150, 190, "optimizer", "work", "main"),
+        (190, 200, "ProfilerStep#4", "work", "main"),
+    ]
+    assert {edge[4] for edge in edges_of(backward(), "program")} == {"inferred"}
+
+
+def test_a_thread_that_works_does_not_wait_for_backward() -> None:
+    profile = backward()
+    profile.op("something", 45, 140)
+    assert edges_of(profile, "program") == []
+    assert {row[4] for row in path_of(profile)} == {"main"}
+
+
+def test_arrows_from_forward_to_backward_are_edges() -> None:
+    profile = backward()
+    ends = {"pid": 100, "cat": "fwdbwd", "name": "fwdbwd", "id": 5}
+    profile.events += [
+        {"ph": "s", "tid": 100, "ts": 10, **ends},
+        {"ph": "f", "tid": AUTOGRAD, "ts": 50, "bp": "e", **ends},
+    ]
+    name = "autograd::engine::evaluate_function: 0"
+    assert ("forward", name, 40, False, "observed") in edges_of(profile, "program")
+
+
+def test_steps_are_told_in_all_lanes() -> None:
+    profile = backward()
+    profile.kernel("late", (60, 62), 210, 230, tid=AUTOGRAD)
+    graph = graph_of(profile.spans())
+    late = [n for n in range(len(graph)) if graph.phases[graph.phase[n]] == "late"]
+    assert [int(graph.step[n]) for n in late] == [4]  # launched in the step, done after it
+
+
+# --- What changes nothing ---------------------------------------------------------------------------------
+
+
+def simulated(seed: int) -> Profile:
+    """Some launches, kernels of two streams, and waits, at random."""
+    chance = random.Random(seed)
+    profile, at, free = Profile(), 0, {7: 0, 20: 0}
+    for n in range(30):
+        length = chance.randrange(10, 40)
+        profile.op(f"op {n % 4}", at, at + length)
+        stream = chance.choice((7, 7, 20))
+        begin = max(at + 8, free[stream] + 1)
+        free[stream] = begin + chance.randrange(3, 60)
+        if chance.random() < 0.3:
+            profile.call("cudaStreamWaitEvent", at + 1, at + 2)
+        profile.kernel(f"kernel {n % 5}", (at + 3, at + 6), begin, free[stream], stream=stream)
+        at += length
+        if chance.random() < 0.2:
+            stream = chance.choice((7, 20))
+            done = max(at + 2, free[stream] + 3)
+            profile.call("cudaStreamSynchronize", at, done)
+            at = done
+    return profile
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_events_and_a_shift_in_time_change_nothing(seed: int) -> None:
+    profile = simulated(seed)
+    expected = path_of(profile)
+    assert sum(row[1] - row[0] for row in expected) == max(e["ts"] + e["dur"] for e in profile.events)
+    random.Random(seed).shuffle(profile.events)
+    assert path_of(profile) == expected
+    spans = profile.spans(BASE_NS + 777)
+    (root,) = trace_roots(spans)
+    moved = profile_path(spans, root)
+    shifted = [(start - BASE_NS - 777) for start in moved.sections.start.tolist()]
+    spans = profile.spans()
+    (root,) = trace_roots(spans)
+    assert [start - BASE_NS for start in profile_path(spans, root).sections.start.tolist()] == shifted
+
+
+def test_the_order_of_edges_changes_nothing() -> None:
+    graph = graph_of(simulated(3).spans())
+    low, high = int(graph.start.min()), int(graph.end.max())
+    expected = graph_path(graph, low, high)
+    order = np.random.default_rng(1).permutation(len(graph.edges))
+    columns = {name: getattr(graph, name) for name in EventGraph.__dataclass_fields__}
+    shuffled = EventGraph(**{**columns, "edges": graph.edges.where(order)})
+    assert graph_path(shuffled, low, high).sections == expected.sections
+    assert {KINDS[kind] for kind in expected.sections.kind.tolist()} >= {"work", "handoff"}
