@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -128,14 +129,15 @@ def summary(groups: Sequence[Group], took_s: float) -> list[str]:
         found = re.findall(r"(\d+) (passed|failed|skipped|deselected|xfailed|xpassed|warning|error)", last)
         counts.update({name: int(number) for number, name in found})
         failures += [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-        if not found:
-            failures.append(f"ERROR group {group.name}: ended with {group.process.returncode}, and no counts")
+        code = group.process.returncode
+        if code == _INTERRUPTED or not (found or code == _NO_TESTS):
+            failures.append(f"group {group.name} ended early, with code {code}")
     # Each group leaves out what others run.
     del counts["deselected"]
     plural = {"warning": "warnings", "error": "errors"}
     told = ", ".join(f"{n} {plural.get(name, name) if n != 1 else name}" for name, n in counts.items() if n)
-    minutes, seconds = divmod(round(took_s), 60)
-    return [*failures, f"== {told or 'no tests ran'} in {took_s:.2f}s ({minutes} min {seconds} s) =="]
+    took = timedelta(seconds=round(took_s))
+    return [*failures, f"=== {told or 'no tests ran'} in {took_s:.2f}s ({took}) ==="]
 
 
 def main(arguments: Sequence[str]) -> int:
