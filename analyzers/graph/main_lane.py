@@ -536,6 +536,11 @@ def bounds_of(run: Run, rank: int) -> tuple[int, int]:
     return run.rank_bounds.get(rank, (run.start, run.end))
 
 
+def last_rank(run: Run) -> int:
+    """Return the rank whose main lane ended last, the lowest of several."""
+    return max(run.ranks, key=lambda rank: (bounds_of(run, rank)[1], -rank))
+
+
 def item_of(text: object) -> tuple[int, int] | None:
     """Return (pass, batch) of a `grademl.item`; None when it is none."""
     if not isinstance(text, str):

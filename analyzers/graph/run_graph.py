@@ -4,7 +4,7 @@
 =============== ==============================================================================================
 lane            what is in it
 =============== ==============================================================================================
-main            the pieces of the main lane, see `main_lane`; of every rank, over all of the run
+main            the pieces of the main lane, see `main_lane`: of every rank, to the end of its process
 loader-worker-n what loader workers did, see `worker_lanes`
 comm            collectives beside the thread that issued them, see `comm_lanes`
 stream-n, ...   phases of the step on an asynchronous device, see `device_lanes`
@@ -32,8 +32,9 @@ from grademl_otel.analyzers.graph.device_lanes import add_devices
 from grademl_otel.analyzers.graph.draft import Draft
 from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.inferred import with_inferred
+from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.item_texts import ItemTexts
-from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, phase_named
+from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, MainLanes, bounds_of, last_rank, phase_named
 from grademl_otel.analyzers.graph.path import GAP, KINDS, UNEXPLAINED, WAIT, WORK, kind_of
 from grademl_otel.analyzers.graph.side_lanes import add_sides
 from grademl_otel.analyzers.graph.worker_lanes import add_workers
@@ -100,7 +101,7 @@ def _add_main(draft: Draft, run: Run, found: Activities) -> IntArray:
     return draft.add(
         lanes[np.searchsorted(np.array(run.ranks, np.int64), main.rank)],
         main.start,
-        main.end,
+        np.where(_after_the_end(run, main), main.start, main.end),
         phases[main.name],
         kind,
         waits=waiting[main.name],
@@ -110,6 +111,16 @@ def _add_main(draft: Draft, run: Run, found: Activities) -> IntArray:
         holder=_holders(main.outermost),
         inferred=main.inferred,
     )
+
+
+def _after_the_end(run: Run, main: MainLanes) -> BoolArray:
+    """Return which pieces lie after the end of their process, while another one goes on: they are nothing."""
+    after = np.zeros(len(main), np.bool_)
+    for rank in run.ranks:
+        if rank != last_rank(run):
+            pieces = main.of(rank)
+            after[pieces] = main.start[pieces] >= bounds_of(run, rank)[1]
+    return after
 
 
 def _holders(outermost: IntArray) -> IntArray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.activities import activities
-from grademl_otel.analyzers.graph.main_lane import UNTRACED, bounds_of
+from grademl_otel.analyzers.graph.main_lane import UNTRACED, last_rank
 from grademl_otel.analyzers.graph.path import GAP, EnteredBy, Path, Section, Sections
 from grademl_otel.analyzers.graph.run_graph import MAIN, run_graph
 from grademl_otel.analyzers.graph.walk import walk
@@ -26,8 +26,7 @@ def run_path(run: Run, inferred: bool = True) -> Path:
     """
     if not run.ranks:
         return _without_lanes(run.start, run.end)
-    rank = max(run.ranks, key=lambda r: (bounds_of(run, r)[1], -r))
-    return _path(run, rank, run.start, run.end, inferred)
+    return _path(run, last_rank(run), run.start, run.end, inferred)
 
 
 def step_path(run: Run, rank: int, step: int, inferred: bool = True) -> Path:
