@@ -97,7 +97,7 @@ class Walker:
         high = max(low, high)
         activities = self._graph.of_lane(lane)
         last = bisect_left(self._start, high, activities.start, activities.stop) - 1
-        if last < activities.start:
+        if last < activities.start or low == high:
             return Path(low, high, self._nothing(lane, low, high))
         turns, entrances = self._go_back(last, low, high)
         return Path(low, high, self._laid_out(turns, entrances))
