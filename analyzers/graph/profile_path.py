@@ -9,12 +9,13 @@ that have collectives in common, by clocks that agree, have one path together: s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.event_graph import EventGraph
+from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, EDGE_KINDS, EventGraph
 from grademl_otel.analyzers.graph.forest import trace_paths
 from grademl_otel.analyzers.graph.path import Path, Sections
 from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM
@@ -86,13 +87,48 @@ def paths_of_traces(
     mine = profiles(spans, roots)
     if not mine:
         return trace_paths(spans, tolerance, roots)
-    parts = [_of_one(root, profile_path(spans, root, inferred)) for root in mine]
+    together = _together(spans, mine, inferred)
+    parts = [] if together is None else [_of_one(together.root, together.path)]
+    told = () if together is None else together.roots
+    parts += [_of_one(root, profile_path(spans, root, inferred)) for root in mine if root not in told]
     others = [root for root in roots if root not in set(mine)]
     if others:
         parts.append(trace_paths(spans, tolerance, others))
     found = _joined(parts)
     place = {root: at for at, root in enumerate(found.roots.tolist())}
-    return found.take(np.array([place[root] for root in roots], np.int64))
+    return found.take(np.array([place[root] for root in roots if root in place], np.int64))
+
+
+@dataclass(frozen=True)
+class _Together:
+    """The one path of the profiles of several ranks."""
+
+    roots: tuple[int, ...]
+    root: int
+    """That of the rank in which the path ends."""
+    path: Path
+
+
+def _together(spans: SpanColumns, roots: Sequence[int], inferred: bool) -> _Together | None:
+    """Return the path of those of the profiles under ``roots`` that have collectives in common, if any."""
+    of_rank = {
+        rank: root for root in roots if isinstance(rank := spans.resource(root).get(semconv.RANK), int)
+    }
+    if len(of_rank) < 2 or len(of_rank) < len(roots):
+        return None  # one rank, or profiles of several occasions
+    graph = span_graph(spans, roots)
+    graph = graph if inferred else graph.observed()
+    tied = graph.edges.kind == EDGE_KINDS.index(COLLECTIVE)
+    ranks = np.unique(graph.rank[np.concatenate([graph.edges.source[tied], graph.edges.target[tied]])])
+    members = tuple(of_rank[rank] for rank in ranks.tolist())
+    if len(members) < len(roots):
+        return None
+    low = min(int(spans.start[root]) for root in members)
+    high = max(int(spans.end[root]) for root in members)
+    lane = _last_lane(graph)
+    rank = graph.lanes[lane][0]
+    assert rank is not None
+    return _Together(members, of_rank[rank], Walker(graph).path(lane, low, high))
 
 
 def _of_one(root: int, path: Path) -> TracePaths:

@@ -26,6 +26,7 @@ from grademl_otel.analyzers.graph.device_work import COMMUNICATION, COPY, Device
 from grademl_otel.analyzers.graph.event_graph import PROGRAM, Edges, EventGraph
 from grademl_otel.analyzers.graph.flatten import LanePieces, innermost
 from grademl_otel.analyzers.graph.path import GAP, KINDS, TRANSFER, UNEXPLAINED, WAIT, kind_of
+from grademl_otel.analyzers.graph.profile_collectives import collective_edges, cut_in_two, joined
 from grademl_otel.analyzers.graph.profile_facts import ProfileFacts, profile_facts
 from grademl_otel.analyzers.graph.thread_calls import with_thread_calls
 from grademl_otel.analyzers.model.arrays import changes
@@ -41,6 +42,9 @@ def span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     follows = followed(spans, facts)
     work = device_work(spans, facts, follows)
     pieces = _pieces(spans, facts, work, roots)
+    together = joined(spans, facts, work) if len(roots) > 1 else None
+    if together is not None:
+        pieces = cut_in_two(pieces, work, together)
     calls = with_thread_calls(spans, facts, pieces)
     pieces = calls.pieces
     device = DeviceEdges(spans, facts, pieces, work).all()
@@ -50,7 +54,7 @@ def span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     of_work = np.full(len(facts.ixs), -1, np.int64)
     of_work[work.place] = work.sort
     kind[of_work[owner] == COPY] = KINDS.index(TRANSFER)
-    kind[of_work[owner] == COMMUNICATION] = KINDS.index(WAIT)
+    kind[of_work[owner] == COMMUNICATION] = KINDS.index(WAIT)  # and transfer: not told apart
     waiting = np.concatenate([_NONE, *device.waiting])
     waits = (
         calls.waits | np.isin(owner, waiting) | np.isin(spans.name_ix[facts.ixs[owner]], _wait_names(spans))
@@ -58,6 +62,12 @@ def span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     over_all = np.isin(facts.ixs[owner], [root for root in roots if _is_inferred(spans, root)])
     kind[over_all] = KINDS.index(GAP)
     kind[waits] = KINDS.index(UNEXPLAINED)
+    edges = [*device.edges, calls.edges, _handed_over(spans, facts, pieces, follows)]
+    if together is not None:
+        collective = collective_edges(pieces, work, together)
+        waits[collective.waits] = True
+        kind[collective.transfers] = KINDS.index(TRANSFER)
+        edges.append(collective.edges)
     return EventGraph(
         lane=pieces.lane,
         start=pieces.start,
@@ -73,7 +83,7 @@ def span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
         phases=spans.names,
         lanes=facts.lanes,
         items=[],
-        edges=Edges.join([*device.edges, calls.edges, _handed_over(spans, facts, pieces, follows)]),
+        edges=Edges.join(edges),
     )
 
 

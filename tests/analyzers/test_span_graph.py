@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, Path
-from grademl_otel.analyzers.graph.profile_path import graph_path, profile_path, profiles
+from grademl_otel.analyzers.graph.profile_path import graph_path, paths_of_traces, profile_path, profiles
 from grademl_otel.analyzers.graph.span_graph import span_graph
 from grademl_otel.analyzers.graph.span_tree import trace_roots
+from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.columns import SpanColumns
 
-from ..support.profiles import AUTOGRAD, BASE_NS, Profile
+from ..support.profiles import AUTOGRAD, BASE_NS, Profile, spans_of
 
 Row = tuple[float, float, str, str, str]
 
@@ -346,3 +348,76 @@ def test_the_order_of_edges_changes_nothing() -> None:
     shuffled = EventGraph(**{**columns, "edges": graph.edges.where(order)})
     assert graph_path(shuffled, low, high).sections == expected.sections
     assert {KINDS[kind] for kind in expected.sections.kind.tolist()} >= {"work", "handoff"}
+
+
+# --- Several ranks ----------------------------------------------------------------------------------------
+
+
+def two_ranks(number: int | None = 5, late_us: float = 100, **fields: Any) -> tuple[Profile, Profile]:
+    """Rank 1 comes to the collective ``late_us`` later than rank 0, by its host."""
+    found = []
+    for rank in range(2):
+        profile = Profile(rank=rank, world=2, **(fields if rank else {}))
+        late = late_us * rank
+        profile.op(f"work of rank {rank}", 0, 40 + late)
+        said = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2}
+        said |= {} if number is None else {"Seq": number}
+        launch = (20 + late, 25 + late)
+        profile.kernel("ncclDevKernel_AllReduce_Sum", launch, 30 + late, 60 + late_us, 20, **said)
+        profile.call("cudaDeviceSynchronize", 40 + late, 65 + late_us)
+        profile.op("end", 65 + late_us, 80 + late_us - rank)
+        found.append(profile)
+    return found[0], found[1]
+
+
+def paths_together(*profiles: Profile, inferred: bool = True) -> list[list[Row]]:
+    spans = spans_of(*profiles)
+    graph_of(spans)
+    roots = trace_roots(spans)
+    return [sections(path) for _, path in paths_of_traces(spans, roots, DEFAULT_TOLERANCE, inferred)]
+
+
+def test_the_wait_in_a_collective_leads_to_the_rank_that_came_last() -> None:
+    (found,) = paths_together(*two_ranks())
+    assert found == [
+        (0, 120, "work of rank 1", "work", "main"),
+        (120, 125, "cudaLaunchKernel", "work", "main"),
+        (125, 130, "ncclDevKernel_AllReduce_Sum", "handoff", "stream-0.20"),
+        (130, 160, "ncclDevKernel_AllReduce_Sum", "transfer", "stream-0.20"),
+        (160, 165, "cudaDeviceSynchronize", "handoff", "main"),
+        (165, 180, "end", "work", "main"),
+    ]
+
+
+@pytest.mark.parametrize(("number", "evidence"), [(5, "attribute"), (None, "inferred")])
+def test_what_tells_that_kernels_are_the_same_collective(number: int | None, evidence: str) -> None:
+    spans = spans_of(*two_ranks(number))
+    graph = graph_of(spans)
+    (edge,) = np.flatnonzero(graph.edges.kind == EDGE_KINDS.index("collective")).tolist()
+    assert EVIDENCE[graph.edges.evidence[edge]] == evidence
+    assert graph.rank[graph.edges.source[edge]] == 1
+    assert graph.rank[graph.edges.target[edge]] == 0
+    assert len(paths_together(*two_ranks(number), inferred=False)) == (1 if number else 2)
+
+
+def test_ranks_without_a_collective_in_common_have_a_path_each() -> None:
+    one, other = two_ranks()
+    other.events = [event for event in other.events if not event["name"].startswith("nccl")]
+    assert len(paths_together(one, other)) == 2
+
+
+def test_a_collective_of_which_a_member_is_missing_is_not_told_apart() -> None:
+    one, other = two_ranks()
+    for event in (*one.events, *other.events):
+        if event["name"].startswith("nccl"):
+            event["args"]["Group size"] = 3
+    assert len(paths_together(one, other)) == 2
+
+
+def test_clocks_that_contradict_each_other_tie_nothing() -> None:
+    one, other = two_ranks(host="node-b")
+    for event in other.events:
+        event["ts"] += 500
+    found = paths_together(one, other)
+    assert len(found) == 2
+    assert any(row[3] == "wait" for row in found[0])  # waiting and transfer: not told apart

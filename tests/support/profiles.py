@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles made by hand, as PyTorch's profiler writes them: threads, streams, launches, notes; times in us."""
+"""Profiles made by hand, as PyTorch writes them: threads, streams, launches, notes. Times in us."""
 
 from __future__ import annotations
 
