@@ -63,7 +63,7 @@ def labelled(spans: SpanColumns, pieces: Pieces, tree: SpanTree | None, asked: I
         told = []
         for ix in distinct.tolist():
             facts = tree.facts(ix)
-            place = ranks[int(spans.resource_ix[ix])], facts.lane or ""
+            place = facts.lane or (tree.rank(ix), "")
             told.append(
                 (
                     lanes.setdefault(place, len(lanes)),

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from heapq import heappop, heappush
 
 from grademl_otel.analyzers.graph.labels import LINK, QUEUE
 from grademl_otel.analyzers.graph.siblings import Piece
@@ -12,64 +12,118 @@ from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
 
 
 class OtherLanes:
-    """Concurrent spans of one tree, found as the walk comes by their parents; each is entered once."""
+    """Concurrent spans of one tree, found as the walk comes by their parents; each is entered once.
 
-    def __init__(self, tree: SpanTree, root: int, pause_ns: int) -> None:
+    So is what a link of kind ``blocking`` names, wherever it is.
+    """
+
+    def __init__(self, tree: SpanTree, root: Piece, pause_ns: int) -> None:
         """``pause_ns``: up to this much between two spans of a lane it went from one to the next directly."""
         self._tree, self._root, self._pause_ns = tree, root, pause_ns
         self._known: dict[int, Piece] = {}
-        self._by_item: dict[str, list[Piece]] = {}
-        self._mates: dict[tuple[int, Lane | None], list[Piece]] = {}
+        self._of_item: dict[str, _Latest] = {}
+        self._of_lane: dict[tuple[int, Lane | None], _Latest] = {}
         self._entered: set[int] = set()
 
     def add(self, parent: int, pieces: list[Piece]) -> None:
         """Remember the concurrent children of ``parent``, with what lies below, as possible ends of waits."""
         for piece in pieces:
-            self._mates.setdefault((parent, self._tree.lane(piece.ix)), []).append(piece)
+            lane = parent, self._tree.lane(piece.ix)
+            self._of_lane.setdefault(lane, _Latest(self._tree, self._entered)).add(piece)
             for below in self._subtree(piece):
                 self._known[below.ix] = below
                 item = self._tree.facts(below.ix).item
                 if item is not None:
-                    self._by_item.setdefault(item, []).append(below)
-        for lane in {self._tree.lane(piece.ix) for piece in pieces}:
-            self._mates[parent, lane].sort(key=lambda piece: (piece.hi, piece.lo))
+                    self._of_item.setdefault(item, _Latest(self._tree, self._entered)).add(below)
 
     def _subtree(self, top: Piece) -> Iterator[Piece]:
-        spans, pending = self._tree.spans, [top]
+        """Yield ``top`` and what lies below, but for what is known."""
+        tree, pending = self._tree, [top]
         while pending:
             piece = pending.pop()
+            if piece.ix in self._known:
+                continue
             yield piece
-            for ix in self._tree.children(piece.ix):
-                lo, hi = max(int(spans.start[ix]), piece.lo), min(int(spans.end[ix]), piece.hi)
-                if lo < hi and ix != self._root:
+            for ix in tree.children(piece.ix):
+                lo, hi = max(tree.start[ix], piece.lo), min(tree.end[ix], piece.hi)
+                if lo < hi and ix != self._root.ix:
                     pending.append(Piece(ix, lo, hi))
 
-    def that_ended(self, wait: Piece) -> tuple[Piece, int] | None:
-        """Return what ended ``wait``, the last of all that ended within it, and the edge that says so."""
-        if not self._known:
-            return None
-        item = self._tree.facts(wait.ix).item if self._tree.is_wait(wait.ix) else None
-        found = [(piece, QUEUE) for piece in self._by_item.get(item or "", ())]
-        found += [(self._known[ix], LINK) for ix in self._tree.blockers(wait.ix) if ix in self._known]
-        found = [
-            (piece, edge)
-            for piece, edge in found
-            if wait.lo < piece.hi <= wait.hi and piece.ix not in self._entered
-        ]
+    def that_ended(self, wait: Piece, inside: Set[int]) -> tuple[Piece, int] | None:
+        """Return what ended ``wait``, the last of all that ended within it, and the edge that says so.
+
+        ``wait`` ends where the walk is, which never goes forward, ``inside`` all these spans.
+        """
+        tree = self._tree
+        found: list[tuple[Piece, int]] = []
+        if tree.is_wait(wait.ix) and self._of_item:
+            ends = self._of_item.get(tree.facts(wait.ix).item or "")
+            piece = ends and ends.until(wait.hi)
+            if piece:
+                found.append((piece, QUEUE))
+        for ix in tree.blockers(wait.ix):
+            if ix not in inside and ix not in self._entered:
+                piece = self._known.get(ix) or self._elsewhere(ix)
+                if piece and piece.hi <= wait.hi:
+                    found.append((piece, LINK))
+        found = [(piece, edge) for piece, edge in found if piece.hi > wait.lo]
         if not found:
             return None
-        piece, edge = max(found, key=lambda f: (f[0].hi, -f[0].lo, self._tree.digest(f[0].ix)))
+        piece, edge = min(found, key=lambda f: _Key(tree, f[0]))
         self._entered.add(piece.ix)
         return piece, edge
 
+    def _elsewhere(self, ix: int) -> Piece | None:
+        """Return span ``ix``, of this tree or another, clipped to all above it; None where nothing is left."""
+        tree = self._tree
+        lo, hi, at = self._root.lo, self._root.hi, ix
+        seen: set[int] = set()
+        while at >= 0 and at != self._root.ix and at not in seen:
+            seen.add(at)
+            lo, hi = max(lo, tree.start[at]), min(hi, tree.end[at])
+            at = tree.parent[at]
+        return Piece(ix, lo, hi) if lo < hi else None
+
     def before(self, piece: Piece) -> Piece | None:
         """Return what the lane of ``piece`` did just before, if it went on without a pause."""
-        key = int(self._tree.spans.parent_ix[piece.ix]), self._tree.lane(piece.ix)
-        mates = self._mates.get(key, [])
-        at = bisect_right(mates, piece.lo, key=lambda mate: mate.hi)
-        while at > 0 and mates[at - 1].ix in self._entered:
-            at -= 1
-        if at == 0 or piece.lo - mates[at - 1].hi > self._pause_ns:
+        mates = self._of_lane.get((self._tree.parent[piece.ix], self._tree.lane(piece.ix)))
+        before = mates and mates.until(piece.lo)
+        if not before or piece.lo - before.hi > self._pause_ns:
             return None
-        self._entered.add(mates[at - 1].ix)
-        return mates[at - 1]
+        self._entered.add(before.ix)
+        return before
+
+
+class _Key:
+    """Orders spans by the rule of the walk: latest end, earliest start, name, and what lies below."""
+
+    __slots__ = ("_key", "_tree", "piece")
+
+    def __init__(self, tree: SpanTree, piece: Piece) -> None:
+        self._tree, self.piece = tree, piece
+        self._key = -piece.hi, piece.lo, tree.spans.name(piece.ix)
+
+    def __lt__(self, other: _Key) -> bool:
+        if self._key != other._key:
+            return self._key < other._key
+        return self._tree.digest(self.piece.ix) < self._tree.digest(other.piece.ix)
+
+
+class _Latest:
+    """Spans of which the one that ended last is asked for, again and again, until earlier and earlier."""
+
+    def __init__(self, tree: SpanTree, entered: set[int]) -> None:
+        self._tree, self._entered = tree, entered
+        self._heap: list[_Key] = []
+
+    def add(self, piece: Piece) -> None:
+        heappush(self._heap, _Key(self._tree, piece))
+
+    def until(self, moment: int) -> Piece | None:
+        """Return the one that ended last, at ``moment`` or before, of those that were not entered."""
+        while self._heap:
+            piece = self._heap[0].piece
+            if piece.hi <= moment and piece.ix not in self._entered:
+                return piece
+            heappop(self._heap)  # the walk does not come to a later moment again
+        return None

@@ -266,7 +266,8 @@ def _sections(
 
 def _clipped(trees: _Trees, on: BoolArray) -> IntArray:
     """Return, of each tree, what was cut off children of what is on the path."""
-    some = np.flatnonzero(on[trees.up] & ~trees.is_root & ~trees.absent)
+    met = (on | trees.is_root)[trees.up]
+    some = np.flatnonzero(met & ~trees.is_root & ~trees.absent)
     cut = trees.end[some] - trees.start[some] - np.maximum(trees.hi[some] - trees.lo[some], 0)
     clipped = np.zeros(len(trees.roots), np.int64)
     np.add.at(clipped, trees.tree[some], cut)

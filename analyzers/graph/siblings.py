@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
-from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
+import msgspec
+
+from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree, Unit
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER
 
 
-@dataclass
-class Piece:
+class Piece(msgspec.Struct, gc=False):
     """A span clipped to the window in which it can matter; never empty but for the root."""
 
     ix: int
@@ -31,20 +31,21 @@ class Siblings:
 
     def of(self, parent: Piece, lane: Lane | None) -> tuple[list[Piece], list[Piece]]:
         """Return the children of ``parent``, which runs in ``lane``: in the order of the walk; concurrent."""
-        spans, tree = self._tree.spans, self._tree
-        producer = spans.kind[parent.ix] == KIND_PRODUCER
+        tree, low, high = self._tree, parent.lo, parent.hi
+        starts, ends, kinds = tree.start, tree.end, tree.kind
+        producer = kinds[parent.ix] == KIND_PRODUCER
         blocking = [
-            Piece(mate.ix, mate.lo, min(mate.hi, parent.hi))
-            for mate in self._nested.pop(parent.ix, ())
-            if mate.lo < parent.hi
+            Piece(mate.ix, mate.lo, min(mate.hi, high))
+            for mate in self._nested.get(parent.ix, ())
+            if mate.lo < high
         ]
         concurrent: list[Piece] = []
         for ix in tree.children(parent.ix):
-            start, end = int(spans.start[ix]), int(spans.end[ix])
+            start, end = starts[ix], ends[ix]
             # A child that is the root closes a cycle of parents; one that ends before it starts has no place.
-            if ix == self._root or end < start or (producer and spans.kind[ix] == KIND_CONSUMER):
+            if ix == self._root or end < start or (producer and kinds[ix] == KIND_CONSUMER):
                 continue
-            child = Piece(ix, max(start, parent.lo), min(end, parent.hi))
+            child = Piece(ix, start if start > low else low, end if end < high else high)
             self.clipped_ns += (end - start) - max(0, child.hi - child.lo)
             if child.lo < child.hi:
                 own = tree.lane(ix) if lane is not None else None
@@ -53,7 +54,10 @@ class Siblings:
 
     def _settled(self, parent: Piece, children: list[Piece]) -> list[Piece]:
         """Let siblings of one lane nest, or end where the next starts: it does one thing at a time."""
-        units: dict[tuple[str, object, object], list[Piece]] = {}
+        children.sort(key=lambda child: child.lo)
+        if all(before.hi <= after.lo for before, after in pairwise(children)):
+            return children
+        units: dict[Unit, list[Piece]] = {}
         for child in children:
             unit = self._tree.unit(child.ix)
             if unit is not None:
@@ -61,6 +65,8 @@ class Siblings:
         allowed = self._tolerance.of(parent.hi - parent.lo)
         nested: set[int] = set()
         for (sort, _, _), mates in units.items():
+            # Of mates alike the one that the walk prefers comes last: what lies within both is in that one.
+            mates = self._in_order(mates)[::-1]
             mates.sort(key=lambda mate: (mate.lo, -mate.hi))
             around: list[Piece] = []
             for mate in mates:

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import BLOCKING, SpanColumns
 
 Lane = tuple[int | None, str]
 """(rank, name): equal names of two ranks are two lanes."""
@@ -21,12 +22,17 @@ _KEYS = tuple(key.encode() for key in (semconv.LANE, THREAD, semconv.ITEM, semco
 """All that a walk asks for: of most spans of others nothing needs to be decoded."""
 
 
-@dataclass(frozen=True)
-class SpanFacts:
+Unit = tuple[str, object, object]
+"""What does one thing at a time: ("lane", rank, name) or ("thread", resource, id)."""
+
+
+class SpanFacts(msgspec.Struct, frozen=True, gc=False):
     """What a walk needs of a span's attributes; what is absent or of an unexpected type is None."""
 
-    lane: str | None
-    thread: int | str | None
+    lane: Lane | None
+    """The one that the span names itself."""
+    unit: Unit | None
+    """The lane or thread that runs it, one thing at a time."""
     item: str | None
     step: int | None
     inferred: bool
@@ -38,19 +44,30 @@ class SpanTree:
 
     def __init__(self, spans: SpanColumns) -> None:
         self.spans = spans
-        self._order: IntArray = np.argsort(spans.parent_ix, kind="stable")
-        # Roots and orphans (negative parents) sort first and are nobody's children.
-        self._first: IntArray = np.searchsorted(
-            spans.parent_ix[self._order], np.arange(len(spans) + 1, dtype=np.int64)
+        # Views: an element is a number of Python's, as a walk needs, many times faster than out of an array.
+        self.start, self.end, self.parent = (
+            memoryview(np.ascontiguousarray(column, np.int64))
+            for column in (spans.start, spans.end, spans.parent_ix)
         )
+        self.kind, self.name, self.resource = (
+            memoryview(np.ascontiguousarray(column))
+            for column in (spans.kind, spans.name_ix, spans.resource_ix)
+        )
+        order = np.argsort(spans.parent_ix, kind="stable")
+        # Roots and orphans (negative parents) sort first and are nobody's children.
+        first = np.searchsorted(spans.parent_ix[order], np.arange(len(spans) + 1, dtype=np.int64))
+        self._order, self._first = memoryview(order), memoryview(first)
+        self._ranks = [
+            rank if isinstance(rank := r.get(semconv.RANK), int) else None for r in spans.resources
+        ]
+        self._waits = [name in semconv.WAIT_PHASES for name in spans.names]
         self._facts: dict[int, SpanFacts] = {}
         self._digests: dict[int, bytes] = {}
         self._blockers = blocking_links(spans)
 
-    def children(self, ix: int) -> list[int]:
+    def children(self, ix: int) -> memoryview[int]:
         """Return the children of span ``ix``, in no particular order."""
-        found: list[int] = self._order[self._first[ix] : self._first[ix + 1]].tolist()
-        return found
+        return self._order[self._first[ix] : self._first[ix + 1]]
 
     def blockers(self, ix: int) -> list[int]:
         """Return the spans that span ``ix`` names in links of kind ``blocking``."""
@@ -60,26 +77,32 @@ class SpanTree:
         facts = self._facts.get(ix)
         if facts is None:
             told = self.spans.raw_attributes.may_have(ix, _KEYS)
-            attributes = self.spans.attributes(ix) if told else {}
-            lane, thread = attributes.get(semconv.LANE), attributes.get(THREAD)
-            item, step = attributes.get(semconv.ITEM), attributes.get(semconv.STEP_NUMBER)
-            facts = self._facts[ix] = SpanFacts(
-                lane=lane if isinstance(lane, str) else None,
-                thread=thread if isinstance(thread, int | str) else None,
-                item=item if isinstance(item, str) else None,
-                step=step if isinstance(step, int) else None,
-                inferred=attributes.get(semconv.EVIDENCE) == "inferred",
-            )
+            facts = self._facts[ix] = self._of(ix, self.spans.attributes(ix)) if told else _NOTHING
         return facts
 
+    def _of(self, ix: int, attributes: Mapping[str, Any]) -> SpanFacts:
+        lane, thread = attributes.get(semconv.LANE), attributes.get(THREAD)
+        item, step = attributes.get(semconv.ITEM), attributes.get(semconv.STEP_NUMBER)
+        place = (self.rank(ix), lane) if isinstance(lane, str) else None
+        unit: Unit | None = None
+        if place is not None:
+            unit = ("lane", *place)
+        elif isinstance(thread, int | str):
+            unit = ("thread", self.resource[ix], thread)
+        return SpanFacts(
+            lane=place,
+            unit=unit,
+            item=item if isinstance(item, str) else None,
+            step=step if isinstance(step, int) and 0 <= step < 2**63 else None,
+            inferred=attributes.get(semconv.EVIDENCE) == "inferred",
+        )
+
     def rank(self, ix: int) -> int | None:
-        rank = self.spans.resource(ix).get(semconv.RANK)
-        return rank if isinstance(rank, int) else None
+        return self._ranks[self.resource[ix]]
 
     def lane(self, ix: int) -> Lane | None:
         """Return the lane that span ``ix`` names itself."""
-        lane = self.facts(ix).lane
-        return None if lane is None else (self.rank(ix), lane)
+        return self.facts(ix).lane
 
     def lane_around(self, ix: int) -> Lane | None:
         """Return the lane of span ``ix``: its own, else that of its nearest ancestor with one."""
@@ -89,24 +112,19 @@ class SpanTree:
             lane = self.lane(ix)
             if lane is not None:
                 return lane
-            ix = int(self.spans.parent_ix[ix])
+            ix = self.parent[ix]
         return None
 
-    def unit(self, ix: int) -> tuple[str, object, object] | None:
+    def unit(self, ix: int) -> Unit | None:
         """Return the lane or thread that runs span ``ix``, one thing at a time; None when unknown."""
-        facts = self.facts(ix)
-        if facts.lane is not None:
-            return "lane", self.rank(ix), facts.lane
-        if facts.thread is not None:
-            return "thread", int(self.spans.resource_ix[ix]), facts.thread
-        return None
+        return self.facts(ix).unit
 
     def is_wait(self, ix: int) -> bool:
-        return self.spans.name(ix) in semconv.WAIT_PHASES
+        return self._waits[self.name[ix]]
 
     def digest(self, ix: int) -> bytes:
         """Return a digest of the subtree of ``ix`` that no order of spans, id or shift in time changes."""
-        digests, spans = self._digests, self.spans
+        digests = self._digests
         pending, begun = [ix], {ix}
         while pending:
             at = pending[-1]
@@ -117,18 +135,22 @@ class SpanTree:
                 begun.update(missing)
                 continue
             pending.pop()
-            start, facts = int(spans.start[at]), self.facts(at)
+            start, facts, spans = self.start[at], self.facts(at), self.spans
+            unit = facts.unit and (facts.unit[0], facts.unit[2])  # no numbers of resources
             own = (
-                int(spans.end[at]) - start, spans.name(at), int(spans.kind[at]), self.rank(at),
-                facts.lane, facts.thread, facts.item, facts.step,
+                self.end[at] - start, spans.name(at), self.kind[at], spans.service(at), self.rank(at),
+                unit, facts.item, facts.step,
             )  # fmt: skip
             below = sorted(
-                f"{int(spans.start[child]) - start}:".encode() + digests[child]
+                f"{self.start[child] - start}:".encode() + digests[child]
                 for child in self.children(at)
                 if child in digests
             )
             digests[at] = blake2b(repr((own, below)).encode(), digest_size=16).digest()
         return digests[ix]
+
+
+_NOTHING: Final = SpanFacts(None, None, None, None, False)
 
 
 def trace_roots(spans: SpanColumns) -> list[int]:

@@ -23,6 +23,7 @@ from grademl_otel.analyzers.graph.siblings import Piece, Siblings
 from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 
+_WORK, _UNEXPLAINED, _GAP, _HANDOFF = (KINDS.index(kind) for kind in (WORK, UNEXPLAINED, GAP, HANDOFF))
 _CONTAINERS = frozenset(
     {
         semconv.RUN, semconv.FIT, semconv.EPOCH, semconv.EVALUATE,
@@ -75,11 +76,10 @@ class _Frame:
 
 class _Walk:
     def __init__(self, tree: SpanTree, root: int, tolerance: OverlapTolerance) -> None:
-        self._tree, self._spans, self._root = tree, tree.spans, root
-        self._start = int(tree.spans.start[root])
-        self._end = max(self._start, int(tree.spans.end[root]))
+        start = tree.start[root]
+        self._tree, self._root = tree, Piece(root, start, max(start, tree.end[root]))
         self._siblings = Siblings(tree, root, tolerance)
-        self._others = OtherLanes(tree, root, tolerance.of(self._end - self._start))
+        self._others = OtherLanes(tree, self._root, tolerance.of(self._root.hi - start))
         self._rows: list[tuple[int, int, int, int, int]] = []
 
     def path(self) -> Walked:
@@ -88,40 +88,47 @@ class _Walk:
         return Walked(Pieces.of(self._rows), self._siblings.clipped_ns, self._siblings.overlap_ns)
 
     def _go_back(self) -> None:
-        cursor, entered_by = self._end, PROGRAM
+        cursor, entered_by = self._root.hi, PROGRAM
         resumed_at = None  # where the walk came back from another lane
         left = None  # the lane or thread of the child that starts at the cursor
-        stack = [self._frame(Piece(self._root, self._start, self._end), None)]
+        stack = [self._frame(self._root, None)]
+        inside = {self._root.ix}  # what is on the stack
         while stack:
             frame = stack[-1]
             child = frame.next_child(cursor, resumed=cursor == resumed_at)
             if child is None:
-                cursor, entered_by = self._own(frame.piece, frame.piece.lo, cursor, entered_by)
+                piece = frame.piece
+                cursor, entered_by = self._own(piece, piece.lo, cursor, entered_by)
                 stack.pop()
-                left = self._tree.unit(frame.piece.ix)
+                inside.discard(piece.ix)
+                there = cursor == piece.lo  # else the walk left it for another lane
+                left = self._tree.unit(piece.ix) if there and not frame.beside else None
                 if frame.beside:
-                    left = None
-                    before = self._others.before(frame.piece)
+                    before = self._others.before(piece) if there else None
                     if before is None:
                         resumed_at, entered_by = cursor, CHILD
                     else:
-                        self._emit(frame.piece, before.hi, cursor, PROGRAM, GAP)
+                        self._emit(piece.ix, before.hi, cursor, PROGRAM, _GAP)
                         cursor, entered_by = before.hi, PROGRAM
                         stack.append(self._frame(before, None, beside=True))
+                        inside.add(before.ix)
                 continue
-            child = Piece(child.ix, child.lo, min(child.hi, cursor))
+            if child.hi > cursor:
+                child = Piece(child.ix, child.lo, cursor)
             if child.hi < cursor:
                 cursor, entered_by = self._own(frame.piece, child.hi, cursor, entered_by)
                 left = None
             entered_by = PROGRAM if left and left == self._tree.unit(child.ix) else CHILD
             left = None
             stack.append(self._frame(child, frame.lane))
-            ended = self._others.that_ended(child)
+            inside.add(child.ix)
+            ended = self._others.that_ended(child, inside)
             if ended is not None:
                 awaited, edge = ended
-                self._emit(child, awaited.hi, cursor, entered_by, HANDOFF)
+                self._emit(child.ix, awaited.hi, cursor, entered_by, _HANDOFF)
                 cursor, entered_by = awaited.hi, edge
                 stack.append(self._frame(awaited, None, beside=True))
+                inside.add(awaited.ix)
 
     def _frame(self, piece: Piece, inherited: Lane | None, beside: bool = False) -> _Frame:
         lane = self._tree.lane(piece.ix) or inherited
@@ -134,19 +141,18 @@ class _Walk:
         """Give ``[start, cursor)`` to ``piece`` itself if that is any time; return where the walk then is."""
         if start >= cursor:
             return cursor, entered_by
-        self._emit(piece, start, cursor, entered_by, self._own_kind(piece.ix))
+        self._emit(piece.ix, start, cursor, entered_by, self._own_kind(piece.ix))
         return start, CHILD
 
-    def _own_kind(self, ix: int) -> str:
-        name = self._spans.name(ix)
-        if name in semconv.WAIT_PHASES:
+    def _own_kind(self, ix: int) -> int:
+        if self._tree.is_wait(ix):
             # With work inside, as of a loader without workers, the rest of the wait is overhead of that work.
-            return WORK if self._tree.children(ix) else UNEXPLAINED
-        if self._tree.facts(ix).inferred or (name in _CONTAINERS and self._tree.facts(ix).lane is not None):
-            return GAP
-        return kind_of(name)
+            return _WORK if len(self._tree.children(ix)) else _UNEXPLAINED
+        name, facts = self._tree.spans.name(ix), self._tree.facts(ix)
+        if facts.inferred or (name in _CONTAINERS and facts.lane is not None):
+            return _GAP
+        return KINDS.index(kind_of(name))
 
-    def _emit(self, piece: Piece, start: int, end: int, entered_by: int, kind: str) -> None:
-        if start >= end:
-            return
-        self._rows.append((start, end, piece.ix, KINDS.index(kind), entered_by))
+    def _emit(self, ix: int, start: int, end: int, entered_by: int, kind: int) -> None:
+        if start < end:
+            self._rows.append((start, end, ix, kind, entered_by))
