@@ -3,24 +3,25 @@
 
 Of the ranks in a barrier (see `barrier`) the one that came last did not wait: for the time that it took from
 there all others had something to do, too, if backward is the same work for them. What they spent beyond that
-is waiting, at the end of their backward, which ends with that of the last: there the walk goes on. The rank
-that came second bounds what a faster last one would gain: the others wait for it as well, and the last does
-not go on before it.
+is waiting, at the end of their backward, which ends with that of the last: there the walk goes on. Those that
+came before the last bound what would be gained if that one were faster: all wait for them as well, and the
+last does not go on before them.
 
-Between ranks that come about as late there is no edge: by the end of backward none of them held up the other
-that one could tell.
+Where all ranks come about together there is no edge: nothing tells that one of them held up the others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import numpy as np
 
 from grademl_otel.analyzers.graph.activities import activities
 from grademl_otel.analyzers.graph.barrier import Barriers, unseen_barriers
-from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges, EventGraph
-from grademl_otel.analyzers.graph.path import INFERRED, KINDS, WAIT
+from grademl_otel.analyzers.graph.event_graph import BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.graph.meeting import Meetings
+from grademl_otel.analyzers.graph.path import KINDS, WAIT
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
@@ -47,9 +48,14 @@ def _with(graph: EventGraph, found: Barriers, ended: IntArray) -> EventGraph:
     waited = late.max(axis=1)[:, None] - late
     waited = np.where(waited > noticed, waited, 0)
     usable = waited.any(axis=1)
-    arrived = _Arrivals(activity[usable], ended[usable], (ended - waited)[usable], late[usable])
+    arrived = _Arrivals(activity[usable], ended[usable], (ended - waited)[usable])
     graph, place = _cut(graph, arrived.activity, arrived.cut)
-    return replace(graph, edges=Edges.join([graph.edges, _edges(graph, arrived, place, found.confidence)]))
+    edges = _meetings(graph, arrived, place).edges(graph, found.confidence)
+    return replace(graph, edges=Edges.join([graph.edges, edges]))
+
+
+_WHOLE: Final = ("phases", "lanes", "items", "edges")
+"""Fields of a graph that have no element per activity."""
 
 
 @dataclass(frozen=True)
@@ -61,37 +67,17 @@ class _Arrivals:
     ended: IntArray
     cut: IntArray
     """Since when the rank waited; its end where it did not."""
-    late: IntArray
 
 
-def _edges(graph: EventGraph, found: _Arrivals, place: IntArray, confidence: float) -> Edges:
-    """Return the edges of barriers in ``graph``, in which the activities have moved to their ``place``."""
-    steps = np.arange(len(found.late))
-    order = np.argsort(-found.late, axis=1, kind="stable")
-    last, second = order[:, 0], order[:, 1]
+def _meetings(graph: EventGraph, found: _Arrivals, place: IntArray) -> Meetings:
+    """Return the barriers in ``graph``, in which the activities have moved to their ``place``."""
     # What ends with the barrier is the second piece of what was cut.
-    first = place[found.activity]
-    waits = found.cut < found.ended
-    final = first + (graph.end[first] < found.ended)
-    parts = []
-    for rank in range(found.late.shape[1]):
-        for who in (last, second):
-            chosen = steps[waits[:, rank] & (who != rank)]
-            source = first[chosen, who[chosen]]
-            at = np.minimum(found.cut[chosen, who[chosen]], found.ended[chosen, rank])
-            parts.append(_of(graph, source, at, final[chosen, rank], confidence, to_end=True))
-    after = np.minimum(final[steps, last] + 1, len(graph) - 1)
-    source, at = first[steps, second], found.cut[steps, second]
-    follows = (graph.lane[after] == graph.lane[final[steps, last]]) & (at <= graph.start[after])
-    parts.append(_of(graph, source[follows], at[follows], after[follows], confidence, to_end=False))
-    return Edges.join(parts)
-
-
-def _of(
-    graph: EventGraph, source: IntArray, at: IntArray, target: IntArray, confidence: float, *, to_end: bool
-) -> Edges:
-    edges = Edges.of(COLLECTIVE, source, at, target, to_end=to_end, evidence=INFERRED, confidence=confidence)
-    return edges.where((at > graph.start[source]) & (at <= graph.end[source]))
+    source = place[found.activity]
+    waited = found.cut < found.ended
+    final = source + (graph.end[source] < found.ended)
+    after = np.minimum(final + 1, len(graph) - 1)
+    goes_on = (graph.lane[after] == graph.lane[final]) & (graph.start[after] == found.ended)
+    return Meetings(source, found.cut, np.where(waited, final, np.where(goes_on, after, -1)), waited)
 
 
 def _cut(graph: EventGraph, activity: IntArray, cut: IntArray) -> tuple[EventGraph, IntArray]:
@@ -125,7 +111,3 @@ def _cut(graph: EventGraph, activity: IntArray, cut: IntArray) -> tuple[EventGra
         target=place[edges.target] + ((cuts[edges.target] >= 0) & edges.to_end),
     )
     return replace(graph, **columns, edges=moved), place
-
-
-_WHOLE = ("phases", "lanes", "items", "edges")
-"""Fields of a graph that have no element per activity."""

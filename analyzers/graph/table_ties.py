@@ -21,8 +21,9 @@ from grademl_otel.analyzers.graph.common_steps import (
     training_rows,
 )
 from grademl_otel.analyzers.graph.estimates import wilson
-from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, Edges, EventGraph
-from grademl_otel.analyzers.graph.path import INFERRED, KINDS, WAIT
+from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
+from grademl_otel.analyzers.graph.meeting import Meetings
+from grademl_otel.analyzers.graph.path import KINDS, WAIT
 from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
@@ -35,6 +36,8 @@ class TableTies:
     ranks: list[int]
     rows: IntArray
     """Rows of the step table."""
+    came: IntArray
+    """When each rank came."""
     last: IntArray
     """When the last rank came; where clocks do not tell, the end less the shortest time of any rank in it."""
     arriver: IntArray
@@ -69,35 +72,25 @@ def table_ties(run: Run, clocks: Clocks) -> TableTies | None:
     if hits < TOGETHER * len(rows):
         return None
     sure = wilson(hits, len(rows))
-    return TableTies(run.ranks, rows[together], last[together], arriver[together], sure)
+    return TableTies(run.ranks, rows[together], begun[together], last[together], arriver[together], sure)
 
 
 def tie_edges(run: Run, clocks: Clocks, graph: EventGraph) -> Edges:
     """Return the edges of such collectives: from who came last to the ends of the waits of the others."""
     ties = table_ties(run, clocks)
-    if ties is None:
-        return Edges.join([])
     lanes = {rank: lane for lane, (rank, name) in enumerate(graph.lanes) if name == "main"}
-    parts = []
-    for one, source_rank in enumerate(ties.ranks):
-        came = np.flatnonzero(ties.arriver == source_rank)
-        for other, rank in enumerate(ties.ranks):
-            if other == one or not {rank, source_rank} <= lanes.keys():
-                continue
-            moment = ties.last[came, other]
-            source = graph.running(lanes[source_rank], moment)
-            target = graph.running(lanes[rank], moment)
-            waits = (source >= 0) & (target >= 0) & (graph.end[target] == moment)
-            waits &= (graph.kind[target] == KINDS.index(WAIT)) & (graph.span_ix[target] < 0)
-            parts.append(
-                Edges.of(
-                    COLLECTIVE,
-                    source[waits],
-                    moment[waits],
-                    target[waits],
-                    to_end=True,
-                    evidence=INFERRED,
-                    confidence=ties.confidence,
-                )
-            )
-    return Edges.join(parts)
+    if ties is None or (ties.arriver < 0).all() or not lanes.keys() >= set(ties.ranks):
+        return Edges.join([])
+
+    def running(moments: IntArray) -> IntArray:
+        of_ranks = [graph.running(lanes[rank], moments[:, at]) for at, rank in enumerate(ties.ranks)]
+        return np.stack(of_ranks, axis=1)
+
+    # What a rank did when the last one came: it waited, or what follows is the transfer.
+    until = running(ties.last)
+    waited = (until >= 0) & (graph.end[until] == ties.last) & (graph.kind[until] == KINDS.index(WAIT))
+    waited &= (graph.span_ix[until] < 0) & (ties.came < ties.last)
+    after = np.minimum(until + 1, len(graph) - 1)
+    follows = (until >= 0) & (graph.start[after] == ties.last) & (graph.lane[after] == graph.lane[until])
+    target = np.where(waited, until, np.where(follows & (graph.span_ix[after] < 0), after, -1))
+    return Meetings(running(ties.came), ties.came, target, waited).edges(graph, ties.confidence)

@@ -220,7 +220,7 @@ def test_of_micro_batches_the_last_backward_holds_it(detail: int) -> None:
 
 def test_who_waited_for_whom() -> None:
     """They begin backward after 30, 60 and 20 ms. What takes rank 1 the last 40 takes that all of them, so
-    they wait from 70, not at all, and from 60; rank 0 is the second to come.
+    they wait from 70, not at all, and from 60. By then each could have gone on, were it not for the others.
     """
     run = ranks_with([{FORWARD: 30}, {FORWARD: 60}, {FORWARD: 20}])
     graph = with_barriers(run, main_graph(run))
@@ -238,9 +238,9 @@ def test_who_waited_for_whom() -> None:
     at = ((edges.at - 50 * MS) % (STEP * MS) // MS).tolist()  # since the barrier before
     who = Counter(zip(source, target, at, edges.to_end.tolist(), strict=True))
     assert who == {
-        (1, 0, 0, True): 30, (1, 2, 0, True): 30, (0, 2, 70, True): 30,
-        # The rank that came last goes on no earlier than the second came, in what follows its backward.
-        (0, 1, 70, False): 30,
+        (1, 0, 0, True): 30, (2, 0, 60, True): 30, (1, 2, 0, True): 30, (0, 2, 70, True): 30,
+        # The rank that came last goes on no earlier than the others, in what follows its backward.
+        (0, 1, 70, False): 30, (2, 1, 60, False): 30,
     }  # fmt: skip
 
 
