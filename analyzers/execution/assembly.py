@@ -14,15 +14,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.execution.draft import Draft
+from grademl_otel.analyzers.execution.draft import Columns, Draft
 from grademl_otel.analyzers.execution.identity import Kind, Tags
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, SELF, SELF_NAME, Phases, Types
-from grademl_otel.analyzers.execution.order import Families, levels, preorder
+from grademl_otel.analyzers.execution.order import Families, Indices, levels, preorder
 from grademl_otel.analyzers.execution.self_time import gaps
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray
-
-Columns = dict[str, IntArray]
+from grademl_otel.analyzers.model.raw import IndexArray
 
 _LATEST: Final = np.iinfo(np.int64).max
 
@@ -34,7 +33,7 @@ class NoTree(ValueError):
 def assemble(draft: Draft) -> tuple[Phases, Types, IntArray]:
     """Return (instances, types, place in them of each phase of the draft). Raises NoTree."""
     of_self = draft.kind(SELF_NAME)
-    columns = draft.columns()
+    columns = draft.take()
     drafted = len(draft)
     _check_parents(columns["parent"], draft)
     by_level = levels(Families(columns["parent"]))
@@ -52,21 +51,23 @@ def assemble(draft: Draft) -> tuple[Phases, Types, IntArray]:
     types, type_of = _types(columns, by_level, kinds)
     parent = columns["parent"][order]
     parent[1:] = place[parent[1:]]
-    sorted_ = {name: column[order] for name, column in columns.items() if name != "parent"}
+    by_level.clear()
+    del columns["parent"]
+    sorted_ = {name: columns.pop(name)[order] for name in list(columns)}
     phases = Phases(
         parent=parent,
-        size=size[order],
+        size=size[order].astype(np.int32),
         start=sorted_["start"],
         end=sorted_["end"],
         busy=sorted_["busy"],
-        type=type_of[order],
+        type=type_of[order].astype(np.int32),
         kind=sorted_["kind"],
         number=sorted_["number"],
         label=sorted_["label"],
         nth=_nth(parent, sorted_, kinds, labels),
         span_ix=sorted_["span_ix"],
         host=sorted_["host"],
-        flags=sorted_["flags"].astype(np.uint8),
+        flags=sorted_["flags"],
         all_kinds=kinds,
         labels=labels,
         hosts=list(draft.hosts),
@@ -74,7 +75,7 @@ def assemble(draft: Draft) -> tuple[Phases, Types, IntArray]:
     return phases, types, place[:drafted]
 
 
-def _check_parents(parent: IntArray, draft: Draft) -> None:
+def _check_parents(parent: Indices, draft: Draft) -> None:
     roots = np.flatnonzero(parent == -1)
     if roots.tolist() != [0]:
         raise NoTree(f"{len(roots):,} phases without a parent; the root alone has none")
@@ -83,7 +84,7 @@ def _check_parents(parent: IntArray, draft: Draft) -> None:
         raise NoTree(f"the parent of {len(wrong):,} phases does not exist; the first is phase {wrong[0]}")
 
 
-def _cycle(parent: IntArray, by_level: list[IntArray]) -> str:
+def _cycle(parent: Indices, by_level: list[IntArray]) -> str:
     reached = np.zeros(len(parent), bool)
     for nodes in by_level:
         reached[nodes] = True
@@ -147,7 +148,10 @@ def _with_self_time(columns: Columns, of_self: int) -> Columns:
         "host": columns["host"][owner],
         "flags": SELF | (columns["flags"][owner] & INFERRED),
     }
-    return {name: np.concatenate([column, added[name]]) for name, column in columns.items()}
+    return {
+        name: np.concatenate([column := columns.pop(name), added[name].astype(column.dtype)])
+        for name in list(columns)
+    }
 
 
 def _in_order(columns: Columns, draft: Draft) -> Families:
@@ -227,15 +231,15 @@ def _types(columns: Columns, by_level: Sequence[IntArray], kinds: Sequence[Kind]
     parent[1:] = place[parent[1:]]
     described = [names[ix] for ix in call[order].tolist()]
     types = Types(
-        parent=parent,
-        size=size[order],
+        parent=parent.astype(np.int32),
+        size=size[order].astype(np.int32),
         name=[name for name, _ in described],
         tags=[of_type for _, of_type in described],
     )
     return types, place[type_of]
 
 
-def _nth(parent: IntArray, columns: Columns, kinds: Sequence[Kind], labels: Sequence[Tags]) -> IntArray:
+def _nth(parent: IndexArray, columns: Columns, kinds: Sequence[Kind], labels: Sequence[Tags]) -> IndexArray:
     """Return for each phase its number among the siblings that are called the same; -1 where it is alone."""
     called: dict[str, int] = {}
     # Kinds that are written alike are alike, whichever of them counts a tag.
@@ -245,7 +249,7 @@ def _nth(parent: IntArray, columns: Columns, kinds: Sequence[Kind], labels: Sequ
     begins = changes(*(key[order] for key in same))
     first = np.flatnonzero(begins)
     count = np.diff(np.append(first, len(order)))
-    nth = np.full(len(parent), -1, np.int64)
+    nth = np.full(len(parent), -1, np.int32)
     several = np.repeat(count > 1, count)
     nth[order[several]] = (np.arange(len(order)) - np.repeat(first, count))[several]
     return nth

@@ -7,17 +7,32 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from grademl_otel.analyzers.execution.identity import UNNAMED, Kind, Tags, tags
 from grademl_otel.analyzers.execution.model import DERIVED
 from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.raw import IndexArray
 
 ROOT: Final = 0
 """Number of the implicit root of every draft."""
 
-Values = IntArray | int
+Values = IntArray | IndexArray | int
 
-COLUMNS: Final = ("parent", "start", "end", "kind", "number", "label", "span_ix", "host", "flags")
+Columns = dict[str, npt.NDArray[Any]]
+
+COLUMNS: Final[Mapping[str, type[np.signedinteger[Any]]]] = {
+    "parent": np.int32,
+    "start": np.int64,
+    "end": np.int64,
+    "kind": np.int32,
+    "number": np.int64,
+    "label": np.int32,
+    "span_ix": np.int32,
+    "host": np.int32,
+    "flags": np.int8,
+}
+"""Column -> how it is kept: of millions of phases every byte counts."""
 
 
 class IllegalPlace(ValueError):
@@ -31,7 +46,7 @@ class Draft:
         self.kinds: dict[Kind, int] = {}
         self.labels: dict[Tags, int] = {}
         self.hosts: dict[str, int] = {}
-        self._blocks: list[dict[str, IntArray]] = []
+        self._blocks: list[Columns] = []
         self._count = 0
         self._moved: dict[int, int] = {}
         self._marked: dict[int, int] = {}
@@ -70,14 +85,13 @@ class Draft:
         flags: Values = 0,
     ) -> IntArray:
         """Add phases, one for each element of the arrays; return their numbers."""
-        given = dict(
-            zip(COLUMNS, (parent, start, end, kind, number, label, span_ix, host, flags), strict=True)
-        )
-        arrays = [np.atleast_1d(np.asarray(value, np.int64)) for value in given.values()]
-        count = max((len(array) for array in arrays if len(array) != 1), default=1)
-        self._blocks.append(
-            {name: np.broadcast_to(array, (count,)) for name, array in zip(given, arrays, strict=True)}
-        )
+        values = (parent, start, end, kind, number, label, span_ix, host, flags)
+        given = {
+            name: np.atleast_1d(np.asarray(value)).astype(COLUMNS[name], copy=False)
+            for name, value in zip(COLUMNS, values, strict=True)
+        }
+        count = next((len(array) for array in given.values() if len(array) != 1), 1)
+        self._blocks.append({name: np.broadcast_to(array, (count,)) for name, array in given.items()})
         self._count += count
         return np.arange(self._count - count, self._count)
 
@@ -123,9 +137,9 @@ class Draft:
         """Give ``phase`` a further flag."""
         self._marked[phase] = self._marked.get(phase, 0) | flag
 
-    def columns(self) -> dict[str, IntArray]:
-        """Return all phases as one array for each of `COLUMNS`."""
-        joined = {name: np.concatenate([block[name] for block in self._blocks]) for name in COLUMNS}
+    def take(self) -> Columns:
+        """Return all phases as one array for each of `COLUMNS`. The draft is spent then."""
+        joined = {name: np.concatenate([block.pop(name) for block in self._blocks]) for name in COLUMNS}
         for phase, parent in self._moved.items():
             joined["parent"][phase] = parent
         for phase, flag in self._marked.items():

@@ -14,7 +14,8 @@ from grademl_otel.analyzers.graph.drawn import MOST_NODES, TooLarge, networkx
 from grademl_otel.analyzers.graph.path import EVIDENCE
 
 if TYPE_CHECKING:
-    nx = networkx()
+    import networkx as nx
+
 PART: Final = "part"
 """Kind of the edges from a phase to what is part of it."""
 AFTER: Final = "after"

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from grademl_otel.analyzers.execution.identity import NTH, Kind, Tags, identifier, tag_text
 from grademl_otel.analyzers.execution.order import BoolArray, Tree
 from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.raw import IndexArray
 
 DERIVED: Final = 1
 """Nobody recorded it: it begins with the first of its children and ends with the last."""
@@ -58,11 +59,13 @@ class Types(Tree):
     def kinds(self) -> IntArray:
         return np.arange(len(self))
 
-    def name_of(self, node: int) -> str:
-        return self.name[node]
+    def instance_texts(self, nodes: IntArray) -> tuple[list[str], IntArray]:
+        """Return (texts, for each of ``nodes`` the index of that which its identifier has in brackets)."""
+        return [tag_text(self.tags[node]) for node in nodes.tolist()], np.arange(len(nodes))
 
-    def instance_text(self, node: int) -> str:
-        return tag_text(self.tags[node])
+    def escaped_name(self, node: int) -> str:
+        """Return the identifier of ``node`` without its brackets."""
+        return identifier(self.name[node])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,21 +76,21 @@ class Phases(Tree):
     end: IntArray
     busy: IntArray
     """ns in which it ran: its duration, of self time the sum of the gaps."""
-    type: IntArray
+    type: IndexArray
     """Index into the types."""
-    kind: IntArray
+    kind: IndexArray
     """Index into ``all_kinds``."""
     number: IntArray
     """Value of the tag that its kind counts; -1 for none."""
-    label: IntArray
+    label: IndexArray
     """Index into ``labels``, its other tags; -1 for none."""
-    nth: IntArray
+    nth: IndexArray
     """Number among the siblings that would be called the same; -1 where there is no other."""
-    span_ix: IntArray
+    span_ix: IndexArray
     """Index into the columns; -1 for one that comes from a table, or is derived."""
-    host: IntArray
+    host: IndexArray
     """Index into ``hosts``: metadata, no part of its identity. Its own, else that of its nearest ancestor."""
-    flags: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.int8]
     """`DERIVED`, `MISSING`, `SELF`, `INFERRED`, `BESIDE`."""
     all_kinds: Sequence[Kind]
     labels: Sequence[Tags]
@@ -124,6 +127,10 @@ class Phases(Tree):
             found.append((NTH, str(int(self.nth[node]))))
         return tuple(sorted(found))
 
+    def escaped_name(self, node: int) -> str:
+        """Return the identifier of ``node`` without its brackets."""
+        return identifier(self.name(node))
+
     def identifier(self, node: int) -> str:
         """Return what ``node`` is called; no sibling is called the same."""
         return identifier(self.name(node), self.tags(node))
@@ -132,14 +139,27 @@ class Phases(Tree):
         """Return its identifier after those of its ancestors, each after a ``/``; ``/`` for the root."""
         return _path(self, node)
 
-    def kinds(self) -> IntArray:
+    def kinds(self) -> IndexArray:
         return self.kind
 
-    def name_of(self, node: int) -> str:
-        return self.name(node)
-
-    def instance_text(self, node: int) -> str:
-        return tag_text(self.tags(node))
+    def instance_texts(self, nodes: IntArray) -> tuple[list[str], IntArray]:
+        """Return (texts, for each of ``nodes`` the index of that which its identifier has in brackets)."""
+        alone = (self.number[nodes] < 0) & (self.nth[nodes] < 0)
+        key = self.kind[nodes].astype(np.int64) * (len(self.labels) + 1) + self.label[nodes]
+        which = np.empty(len(nodes), np.int64)
+        _, first, which[alone] = np.unique(key[alone], return_index=True, return_inverse=True)
+        texts = [tag_text(self.tags(node)) for node in nodes[alone][first].tolist()]
+        # Steps and the like, which have nothing but their number.
+        counted = np.array([not kind.tags and kind.counted is not None for kind in self.all_kinds], np.bool_)
+        bare = ~alone & counted[self.kind[nodes]] & (self.label[nodes] < 0) & (self.nth[nodes] < 0)
+        which[bare] = len(texts) + np.arange(np.count_nonzero(bare))
+        keys = [tag_text(((kind.counted or "", ""),)) for kind in self.all_kinds]
+        pairs = zip(self.kind[nodes][bare].tolist(), self.number[nodes][bare].tolist(), strict=True)
+        texts += [f"{keys[kind]}{number}" for kind, number in pairs]
+        rest = ~alone & ~bare
+        which[rest] = len(texts) + np.arange(np.count_nonzero(rest))
+        texts += [tag_text(self.tags(node)) for node in nodes[rest].tolist()]
+        return texts, which
 
 
 def _path(tree: Types | Phases, node: int) -> str:

@@ -11,17 +11,19 @@ import numpy.typing as npt
 
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.raw import IndexArray
 
 BoolArray = npt.NDArray[np.bool_]
+Indices = IndexArray | IntArray
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
     """Nodes in preorder: the root is 0, a parent stands before its children, a subtree is a slice."""
 
-    parent: IntArray
+    parent: IndexArray
     """-1 for the root."""
-    size: IntArray
+    size: IndexArray
     """Number of nodes of the subtree, the node itself among them."""
 
     def __len__(self) -> int:
@@ -69,7 +71,7 @@ class Tree:
 class Families:
     """The children of every node, those of one together; ``order`` may give them an order."""
 
-    def __init__(self, parent: IntArray, order: IntArray | None = None) -> None:
+    def __init__(self, parent: Indices, order: IntArray | None = None) -> None:
         """``order``: all nodes, sorted by parent first."""
         self.order: IntArray = np.argsort(parent, kind="stable") if order is None else order
         self._first: IntArray = np.searchsorted(parent[self.order], np.arange(-1, len(parent) + 1))
@@ -96,7 +98,7 @@ def levels(families: Families) -> list[IntArray]:
     return found[:-1]
 
 
-def preorder(parent: IntArray, by_level: list[IntArray]) -> tuple[IntArray, IntArray]:
+def preorder(parent: Indices, by_level: list[IntArray]) -> tuple[IntArray, IntArray]:
     """Return for each node its place in preorder, and the size of its subtree.
 
     ``by_level`` holds all nodes, siblings together and in the order that they shall have.

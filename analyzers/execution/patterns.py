@@ -26,7 +26,7 @@ import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.execution.identity import SPECIAL_IN_NAMES, SPECIAL_IN_TAGS
-from grademl_otel.analyzers.execution.order import BoolArray
+from grademl_otel.analyzers.execution.order import BoolArray, Indices
 from grademl_otel.analyzers.model.columns import IntArray
 
 _HERE: Final = "."
@@ -51,19 +51,19 @@ class Selectable(Protocol):
     """A tree whose nodes are called something; see `order.Tree`."""
 
     @property
-    def parent(self) -> IntArray: ...
+    def parent(self) -> Indices: ...
     def __len__(self) -> int: ...
     def below(self, chosen: BoolArray) -> BoolArray:
         """Return the mask of what lies below the chosen."""
 
-    def kinds(self) -> IntArray:
+    def kinds(self) -> Indices:
         """Return a number for each node; nodes of one number have one name."""
 
-    def name_of(self, node: int) -> str:
-        """Return the name of ``node``."""
+    def escaped_name(self, node: int) -> str:
+        """Return the identifier of ``node`` without its brackets."""
 
-    def instance_text(self, node: int) -> str:
-        """Return what its identifier has in brackets; empty for none."""
+    def instance_texts(self, nodes: IntArray) -> tuple[list[str], IntArray]:
+        """Return (texts, for each of ``nodes`` the index of that which its identifier has in brackets)."""
 
     def identifier(self, node: int) -> str: ...
 
@@ -197,31 +197,26 @@ def _called(tree: Selectable, candidates: BoolArray, step: _Component) -> BoolAr
     kinds = tree.kinds()
     at = np.flatnonzero(candidates)
     distinct, first, of_kind = np.unique(kinds[at], return_index=True, return_inverse=True)
-    named = [bool(step.name.fullmatch(_name_text(tree, int(at[ix])))) for ix in first]
+    named = [bool(step.name.fullmatch(tree.escaped_name(int(at[ix])))) for ix in first]
     at = at[np.array(named, np.bool_)[of_kind]] if len(distinct) else at
     if step.instance is not None:
-        like = step.instance.fullmatch
-        at = at[[like(tree.instance_text(node)) is not None for node in at.tolist()]] if len(at) else at
+        texts, which = tree.instance_texts(at)
+        like = np.array([step.instance.fullmatch(text) is not None for text in texts], np.bool_)
+        at = at[like[which]] if len(at) else at
     called = np.zeros(len(tree), np.bool_)
     called[at] = True
     return called
-
-
-def _name_text(tree: Selectable, node: int) -> str:
-    """Return the identifier of ``node`` without its brackets."""
-    whole, instance = tree.identifier(node), tree.instance_text(node)
-    return whole[: -len(instance) - 2] if instance else whole
 
 
 def _near(tree: Selectable, candidates: IntArray, step: _Component) -> str | None:
     """Return what is there and may have been meant by ``step``."""
     _, first = np.unique(tree.kinds()[candidates], return_index=True)
     for node in candidates[first].tolist():
-        if step.name.fullmatch(_name_text(tree, node)):
+        if step.name.fullmatch(tree.escaped_name(node)):
             # The name is right: what is in the brackets is not.
-            return f"{_name_text(tree, node)}*" if "[" not in step.text else tree.identifier(node)
+            return f"{tree.escaped_name(node)}*" if "[" not in step.text else tree.identifier(node)
     some = [tree.identifier(node) for node in candidates[:_LOOKED_AT].tolist()]
-    names = [_name_text(tree, node) for node in candidates[first].tolist()]
+    names = [tree.escaped_name(node) for node in candidates[first].tolist()]
     for asked, known in ((step.text, some), (step.text.partition("[")[0], names)):
         found: list[str] = difflib.get_close_matches(asked, list(dict.fromkeys(known)), n=1)
         if found:
