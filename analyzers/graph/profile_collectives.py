@@ -13,7 +13,7 @@ another has begun, by more than `ROUNDING_NS` and in more than `MOST_WRONG` of t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,8 @@ from grademl_otel.analyzers.graph.device_work import COMMUNICATION, DeviceWork
 from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges
 from grademl_otel.analyzers.graph.flatten import LanePieces
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, INFERRED
-from grademl_otel.analyzers.graph.profile_facts import ProfileFacts
+from grademl_otel.analyzers.graph.profile_facts import Collective, ProfileFacts
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
 ROUNDING_NS: Final = 10_000
@@ -30,6 +31,7 @@ ROUNDING_NS: Final = 10_000
 MOST_WRONG: Final = 0.01
 BY_COUNT: Final = 0.9
 """Confidence in collectives that are told by their place in the order of them."""
+_MANY: Final = np.iinfo(np.int64).max
 _JOINT: Final = re.compile(
     r".*(all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|barrier)", re.IGNORECASE | re.DOTALL
 )
@@ -42,8 +44,6 @@ class Joined:
 
     work: IntArray
     """Index into the work of the devices."""
-    key: IntArray
-    """Number of the collective."""
     by_number: BoolArray
     """Whether the profiler notes its number."""
     last: IntArray
@@ -61,65 +61,81 @@ class CollectiveEdges:
     edges: Edges
 
 
+@dataclass(frozen=True)
+class _Members:
+    """Kernels of collectives, one element each."""
+
+    work: IntArray
+    rank: IntArray
+    """Number of the rank, from 0."""
+    key: IntArray
+    """Number of the group and the operation, or of the one collective where its number is noted."""
+    size: IntArray
+    """Of the group; 0 where it does not say."""
+    noted: BoolArray
+
+    def where(self, at: IntArray | BoolArray) -> _Members:
+        return _Members(*(getattr(self, field.name)[at] for field in fields(self)))
+
+
 def joined(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork) -> Joined | None:
     """Return the collectives of which all members are here; None where clocks contradict each other."""
-    ranks = [rank for rank, _ in facts.lanes]
-    numbers = {rank: n for n, rank in enumerate(sorted({r for r in ranks if r is not None}))}
-    some = np.flatnonzero(work.sort == COMMUNICATION)
-    rank = np.array([numbers.get(ranks[lane], -1) for lane in work.lane[some].tolist()], np.int64)
-    keys: dict[tuple[str, str, int], int] = {}
-    key, size = np.full(len(some), -1, np.int64), np.zeros(len(some), np.int64)
-    noted = np.zeros(len(some), np.bool_)
-    for at, place in enumerate(work.place[some].tolist()):
-        said = facts.collectives.get(place)
-        name = spans.name(int(facts.ixs[place]))
-        if rank[at] < 0 or not _JOINT.match(said.name if said is not None else name):
-            continue
-        group = said.group if said is not None else ""
-        noted[at] = said is not None and said.number >= 0
-        text = "" if noted[at] else said.name if said is not None else name
-        number = said.number if said is not None and noted[at] else -1
-        key[at] = keys.setdefault((group, text, number), len(keys))
-        size[at] = said.size if said is not None else 0
-    chosen = np.flatnonzero(key >= 0)
-    some, rank, key, size, noted = some[chosen], rank[chosen], key[chosen], size[chosen], noted[chosen]
-    order = np.lexsort((work.start[some], rank, key))
-    some, rank, key, size, noted = some[order], rank[order], key[order], size[order], noted[order]
-    # The n-th of its rank and key is the same as the n-th of the others, where all have equally many.
-    begins = np.flatnonzero(np.append(True, (np.diff(key) != 0) | (np.diff(rank) != 0))[: len(key)])
-    counts = np.diff(np.append(begins, len(key)))
-    nth = np.arange(len(key)) - np.repeat(begins, counts)
-    of_key = key[begins]
-    least, most = np.full(len(keys), np.iinfo(np.int64).max), np.zeros(len(keys), np.int64)
+    ranks = sorted({rank for rank, _ in facts.lanes if rank is not None})
+    found = _members(spans, facts, work, ranks)
+    found = found.where(np.lexsort((work.start[found.work], found.rank, found.key)))
+    if not len(found.key):
+        return None
+    # The n-th of a rank and key is the same as the n-th of the others, where all have equally many.
+    begins = np.flatnonzero(changes(found.key, found.rank))
+    counts = np.diff(np.append(begins, len(found.key)))
+    nth = np.arange(len(found.key)) - np.repeat(begins, counts)
+    of_key, keys = found.key[begins], int(found.key.max()) + 1
+    least, most, expected = np.full(keys, _MANY), np.zeros(keys, np.int64), np.zeros(keys, np.int64)
     np.minimum.at(least, of_key, counts)
     np.maximum.at(most, of_key, counts)
-    members = np.bincount(of_key, minlength=len(keys))
-    expected = np.zeros(len(keys), np.int64)
-    np.maximum.at(expected, key, size)
-    expected[expected == 0] = len(numbers)
+    np.maximum.at(expected, found.key, found.size)
+    expected[expected == 0] = len(ranks)
+    members = np.bincount(of_key, minlength=keys)
     whole = (least == most) & (members == expected) & (members > 1)
-    kept = np.flatnonzero(whole[key])
-    some, key, nth, noted = some[kept], key[kept], nth[kept], noted[kept]
-    number = (
-        np.unique(np.stack((key, nth)), axis=1, return_inverse=True)[1].reshape(-1) if len(kept) else kept
-    )
-    return _with_last(work, some, number, noted)
+    kept = whole[found.key]
+    found, nth = found.where(kept), nth[kept]
+    order = np.lexsort((nth, found.key))
+    one = np.empty(len(order), np.int64)
+    one[order] = np.cumsum(changes(found.key[order], nth[order])) - 1 if len(order) else order
+    return _with_last(work, found, one)
 
 
-def _with_last(work: DeviceWork, some: IntArray, key: IntArray, noted: BoolArray) -> Joined | None:
+def _members(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork, ranks: list[int]) -> _Members:
+    """Return the kernels of operations that all members leave together."""
+    rows: list[tuple[int, int, int, int, bool]] = []
+    keys: dict[tuple[str, str, int], int] = {}
+    for at in np.flatnonzero(work.sort == COMMUNICATION).tolist():
+        rank = facts.lanes[int(work.lane[at])][0]
+        place = int(work.place[at])
+        said = facts.collectives.get(place, Collective(spans.name(int(facts.ixs[place])), "", 0, -1))
+        if rank is not None and _JOINT.match(said.name):
+            noted = said.number >= 0
+            key = (said.group, "", said.number) if noted else (said.group, said.name, -1)
+            rows.append((at, ranks.index(rank), keys.setdefault(key, len(keys)), said.size, noted))
+    table = np.array(rows, np.int64).reshape(-1, 5)
+    return _Members(table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4] > 0)
+
+
+def _with_last(work: DeviceWork, found: _Members, key: IntArray) -> Joined | None:
+    """Return the members with the last of each collective ``key``; None where clocks contradict that."""
     order = np.lexsort(
-        (work.lane[some], work.start[some], key)
-    )  # of equal starts the last lane's is the final
-    some, key, noted = some[order], key[order], noted[order]
-    ends = np.flatnonzero(np.append(np.diff(key) != 0, True)[: len(key)])
-    final = some[ends][key]
+        (work.lane[found.work], work.start[found.work], key)
+    )  # of equal starts the last lane's
+    found, key = found.where(order), key[order]
+    ends = np.append(key[1:] != key[:-1], True)[: len(key)]
+    final = found.work[ends][key]
     last = work.start[final]
-    early = np.zeros(len(ends), np.bool_)
-    early[key[work.end[some] + ROUNDING_NS < last]] = True
-    if len(ends) and np.count_nonzero(early) > MOST_WRONG * len(ends):
+    wrong = np.zeros(int(np.count_nonzero(ends)), np.bool_)
+    wrong[key[work.end[found.work] + ROUNDING_NS < last]] = True
+    if np.count_nonzero(wrong) > MOST_WRONG * len(wrong):
         return None
-    kept = ~early[key]
-    return Joined(some[kept], key[kept], noted[kept], last[kept], final[kept])
+    kept = ~wrong[key]
+    return Joined(found.work[kept], found.noted[kept], last[kept], final[kept])
 
 
 def cut_in_two(pieces: LanePieces, work: DeviceWork, found: Joined) -> LanePieces:

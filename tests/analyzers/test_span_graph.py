@@ -360,7 +360,7 @@ def two_ranks(number: int | None = 5, late_us: float = 100, **fields: Any) -> tu
         profile = Profile(rank=rank, world=2, **(fields if rank else {}))
         late = late_us * rank
         profile.op(f"work of rank {rank}", 0, 40 + late)
-        said = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2}
+        said: dict[str, Any] = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2}
         said |= {} if number is None else {"Seq": number}
         launch = (20 + late, 25 + late)
         profile.kernel("ncclDevKernel_AllReduce_Sum", launch, 30 + late, 60 + late_us, 20, **said)
