@@ -47,7 +47,9 @@ def add_collectives(draft: Draft, run: Run, found: Activities, main: IntArray) -
     arrivals = _Arrivals.of(run, found, main)
     waits = name == NAMES.index(RANKS_WAIT)
     draft.connect(*arrivals.edges(one[waits], number[waits], end[waits], to_end=True))
+    # Who comes last does not wait, but would for the one before it.
     rest = (name == NAMES.index(COLLECTIVE_TRANSFER)) & ~ones.beside[one]
+    rest &= ones.last[one] <= ones.issue[one]
     draft.connect(*arrivals.edges(one[rest], number[rest], begin[rest], to_end=False))
     through = _add_beside(draft, run, found, main, arrivals)
     waits = (name == NAMES.index(COLLECTIVE_TRANSFER)) & (through[one] >= 0)
