@@ -85,7 +85,6 @@ def _loader_bound(share: float, *, inline: bool = False) -> Scenario:
         made = rest * share / (1 - share) if inline else job.workers * rest / (1 - share)
         job = replace(job, fetch=max(0, round(made) - job.collate), collate=min(job.collate, round(made)))
         leads = [leads_with(sc.DATA_FETCH, sc.DATA_COLLATE)] if share >= (0.6 if inline else 0.2) else []
-        opens = [opens_with(LOADER)] if share >= 0.15 else [opens_with(COMPUTE)] if share <= 0.05 else []
         return Case(
             job,
             [
@@ -93,7 +92,6 @@ def _loader_bound(share: float, *, inline: bool = False) -> Scenario:
                 as_grave_as_it_is,
                 gain_is_a_bound(LOADER, Job.fed_at_once),
                 *leads,
-                *opens,
             ],
         )
 
@@ -241,7 +239,8 @@ def _saves_of_one_rank(dice: random.Random) -> Case:
 
 def _compiles(dice: random.Random) -> Case:
     """The first step compiles for longer than all of them take."""
-    job = Job(ranks=dice.choice((1, 1, 4)), compile=2 * S, detail_level=dice.choice((0, 2)))
+    ranks = dice.choice((1, 1, 4))
+    job = Job(ranks=ranks, compile=2 * S, detail_level=0 if ranks > 1 else dice.choice((0, 2, TABLES_ALONE)))
     return Case(job, [path_is_true, leads_with(sc.COMPILE), names("compile.first"), accuses_nobody(LOADER)])
 
 

@@ -111,7 +111,8 @@ def budget_is_true(made: Simulation, said: Answer) -> Iterable[str]:
 
 def path_is_true(made: Simulation, said: Answer) -> Iterable[str]:
     """The path is the true one: to the nanosecond, up to what the rounding of tables makes of it."""
-    exact = not made.job.detail_level and not made.job.offsets
+    job = made.job  # what a device did is told in microseconds
+    exact = not (job.detail_level or job.offsets or job.device)
     yield from _off_by(0.0 if exact else 0.001, made.truth, said)
 
 
@@ -210,7 +211,7 @@ def _abstained(said: Answer) -> str:
 
 
 def as_grave_as_it_is(made: Simulation, said: Answer) -> Iterable[str]:
-    """A loader is held against by how long is truly waited for it: under 10 % not at all."""
+    """What is held against a loader is how long is truly waited for it: under 10 % of the step nothing."""
     share = max(made.truth.wait_share.values())
     finding = said.finding(LOADER)
     told = next((e.value for e in finding.evidence if e.signal == "data.wait.share"), 0.0) if finding else 0.0
@@ -220,6 +221,9 @@ def as_grave_as_it_is(made: Simulation, said: Answer) -> Iterable[str]:
         yield f"waits are {share:.1%} and no finding; {_abstained(said)}"
     if finding is not None and share < 0.09:
         yield f"waits are {share:.1%} and a finding"
+    opens = said.judgement.verdict.id if said.judgement.verdict is not None else None
+    if opens != (LOADER if share > 0.1 else COMPUTE) and abs(share - 0.1) > 0.01:
+        yield f"waits are {share:.1%} and the verdict is {opens}"
     if finding is not None and share > 0.22 and finding.severity != "critical":
         yield f"waits are {share:.1%} and only {finding.severity}"
 

@@ -52,6 +52,8 @@ class Job:
     """A training; times in ns. Each is a mean: a lognormal factor of mean 1 makes every single one."""
 
     seed: int = 1
+    name: str = ""
+    """Another name makes another run id, and so other ids of all traces and spans."""
     start: int = EPOCH_UNIX_NS
     ranks: int = 1
     epochs: int = 2

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,6 +54,20 @@ class Simulation:
             detail_level=job.detail_level,
         )
 
+    def slowed(self, times: int) -> Simulation:
+        """Return what would have been recorded if everything had taken so many times as long."""
+
+        def slowed(at: int) -> int:
+            return self.job.start + (at - self.job.start) * times
+
+        slow = copy.deepcopy(self.ranks)
+        for rank in slow:
+            timed = [*rank.rows, *rank.passes, *(phase for row in rank.rows for phase in row.phases)]
+            for one in timed:
+                one.start, one.end = slowed(one.start), slowed(one.end)
+            rank.now = slowed(rank.now)
+        return Simulation(self.job, slow, self.truth)
+
     def spans(self) -> list[tuple[int, Span]]:
         """Return (rank, OTLP/JSON span) in the order in which relays send them."""
         recording = self.recording
@@ -68,8 +83,8 @@ class Simulation:
 
 
 def run_id(job: Job) -> str:
-    """Return the id of the run, by its seed."""
-    return sha256(f"run {job.seed}".encode()).hexdigest()[:32]
+    """Return the id of the run, by its name and seed."""
+    return sha256(f"run {job.name}/{job.seed}".encode()).hexdigest()[:32]
 
 
 def simulate(job: Job) -> Simulation:
@@ -80,7 +95,7 @@ def simulate(job: Job) -> Simulation:
 def _wait_share(rows: list[Row]) -> float:
     """Return the part of ``rows`` that is waiting for data, without the first of each pass."""
     later = [row for row in rows if row.batch]
-    return sum(row.total(sc.DATA_WAIT) for row in later) / sum(row.duration for row in later)
+    return sum(row.total(sc.DATA_WAIT) for row in later) / max(1, sum(row.duration for row in later))
 
 
 class _World:
@@ -256,6 +271,6 @@ class _World:
             budget={rank.rank: +rank.budget for rank in self.ranks},
             inside={rank.rank: +rank.inside for rank in self.ranks},
             wall=wall,
-            step=max(fmean(row.duration for row in rows) for rows in steady.values()),
+            step=max(fmean([row.duration for row in rows] or [0]) for rows in steady.values()),
             wait_share={rank: _wait_share(rows) for rank, rows in steady.items()},
         )
