@@ -10,7 +10,6 @@ from typing import Final, overload
 import numpy as np
 
 from grademl_otel.analyzers.graph.blocked import blocked_by_phase, blocked_by_rank
-from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
 from grademl_otel.analyzers.graph.keys import LANE, OPERATION, PHASE, RANK, Keys, lane_name, rank_name
 from grademl_otel.analyzers.graph.main_lane import GAPS, UNTRACED
 from grademl_otel.analyzers.graph.path import Path, Sections
@@ -47,8 +46,8 @@ class SummaryRow:
     slack_ns: int | None
     """How much later the tightest of it could end before the whole ends later; 0 on the path."""
     drag_ns: int | None
-    """How much earlier the whole would end if its part of the path took no time and all else stayed as long.
-    No gain: what bounds a queue or is chosen by who comes first is no length. 0 off the path."""
+    """How much earlier the whole would end if all of it took no time, and all else as long as it did. No
+    gain: what bounds a queue, or is chosen by who comes first, is no length. 0 off the path."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,10 @@ class _Sums:
     cost: int = 1
     """Of one drag, in constraints."""
 
+    def _drag(self, at: int) -> int | None:
+        # What is not on the path holds up nothing, as far as times tell.
+        return None if self.drag is None else self.drag(at) if self.path[at] else 0
+
     def rows(self, whole: int, beside: Callable[[str], bool]) -> list[SummaryRow]:
         path = self.path.tolist()
         order = sorted(range(len(path)), key=lambda at: (-path[at], -(self.total[at] or 0), self.names[at]))
@@ -98,7 +101,7 @@ class _Sums:
                 total_ns=self.total[at],
                 self_ns=self.itself[at],
                 slack_ns=self.slack[at],
-                drag_ns=self.drag(at) if self.drag is not None and at in dragged else None,
+                drag_ns=self._drag(at) if at in dragged else None,
             )
             for at in order
         ]
@@ -122,8 +125,13 @@ def run_summary(run: Run, path: Path, by: str = PHASE, inferred: bool = True) ->
     length = np.minimum(graph.end, path.end) - np.maximum(graph.start, path.start)
     totals = _added(of_activity, np.maximum(length, 0), count)
     slack: list[int | None] = [None] * count
+    drag = None
     if schedule is not None:
         slack = _least(of_activity[schedule.kept], schedule.slack(), count)
+
+        def drag(key: int, found: Schedule = schedule) -> int:
+            return found.drag(of_activity[found.kept] == key)
+
     return Summary(
         _Sums(
             names=keys.names,
@@ -132,7 +140,7 @@ def run_summary(run: Run, path: Path, by: str = PHASE, inferred: bool = True) ->
             itself=totals,
             blocked=_blocked(run, by, service),
             slack=slack,
-            drag=None if schedule is None else _run_drag(graph, schedule, path.sections, of_section),
+            drag=drag,
             cost=1 if schedule is None else schedule.joins,
         ).rows(path.total_ns, _is_no_gap if by == PHASE else _anything),
         None if told else TOO_LARGE.format(MOST_JOINS),
@@ -149,7 +157,8 @@ def tree_summary(
     """Return ``path`` of the tree under ``root_ix`` by a key, with what ran beside the path last.
 
     Self time is a span's time without that of its children, whatever lanes these are in. ``cut`` are
-    sections that those of ``path`` were cut into, and of which of them each is a part.
+    sections that those of ``path`` were cut into, and of which of them each is a part: off the path nothing
+    is cut.
     """
     sections, origin = cut if cut is not None else (path.sections, np.arange(len(path.sections)))
     keys = Keys(by, spans)
@@ -162,11 +171,12 @@ def tree_summary(
     slack: list[int | None] = [None] * count
     drag = None
     if found is not None:
-        slack = _least(keys.of_spans(found.members.ix), found.slack(), count)
+        of_member = keys.of_spans(found.members.ix)
+        slack = _least(of_member, found.slack(), count)
 
         def drag(key: int, tree: TreeSchedule = found) -> int:
             mine = of_section == key
-            return tree.drag(origin[mine], sections.duration[mine])
+            return tree.drag(of_member == key, origin[mine], sections.duration[mine])
 
     duration = np.maximum(spans.end[below] - spans.start[below], 0)
     reason = NOT_BY_TIMES if small else TOO_LARGE.format(MOST_JOINS)
@@ -183,22 +193,6 @@ def tree_summary(
         ).rows(path.total_ns, _anything),
         None if found is not None else reason,
     )
-
-
-def _run_drag(
-    graph: EventGraph, schedule: Schedule, sections: Sections, key: IntArray
-) -> Callable[[int], int]:
-    number = {lane: at for at, lane in enumerate(graph.lanes)}
-    lane = np.array([number.get(lane, -1) for lane in sections.lanes] or [-1], np.int64)[sections.lane]
-    activity = schedule.activities_at(lane, sections.start)
-
-    def drag(of: int) -> int:
-        mask: BoolArray = np.zeros(len(schedule.graph), bool)
-        mine = activity[key == of]
-        mask[mine[mine >= 0]] = True
-        return schedule.drag(mask)
-
-    return drag
 
 
 def _added(key: IntArray, ns: IntArray, count: int) -> list[int | None]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel.analyzers.graph.doubling import narrowed
-from grademl_otel.analyzers.graph.event_graph import CHILD, Edges, EventGraph
+from grademl_otel.analyzers.graph.event_graph import CHILD, BoolArray, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import KINDS, WORK, Path
 from grademl_otel.analyzers.graph.schedule import Schedule
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, IntArray, SpanColumns
@@ -93,9 +93,14 @@ class TreeSchedule:
         slack: IntArray = self.schedule.slack()[self.last]
         return slack
 
-    def drag(self, sections: IntArray, ns: IntArray) -> int:
-        """Return how much earlier the root would end if ``sections`` of the path took so many ns less."""
-        lengths = self.schedule.lengths.copy()
+    def drag(self, members: BoolArray, sections: IntArray, ns: IntArray) -> int:
+        """Return how much earlier the root would end if some things took less time.
+
+        These are ``sections`` of the path, each so many ``ns`` less, and what is off it, all of ``members``.
+        """
+        off = members[self.owner]
+        off[self.of_section] = False
+        lengths = np.where(off, 0, self.schedule.lengths)
         np.subtract.at(lengths, self.of_section[sections], ns)
         return self.schedule.end - int(self.schedule.forward(lengths).max(initial=0))
 

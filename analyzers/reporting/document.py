@@ -215,8 +215,36 @@ class SummaryEntry:
     slack_ns: int | None
     """How much later the tightest of it could end before the whole ends later; 0 on the path."""
     drag_ns: int | None
-    """How much earlier the whole would end if its part of the path took no time. No gain: see
-    critical-path.md."""
+    """How much earlier the whole would end if all of it took no time, and all else as long as it did. No
+    gain: what bounds a queue, or is chosen by who comes first, is no length."""
+
+
+@dataclass(frozen=True)
+class IdleTime:
+    kind: str
+    ns: int
+
+
+@dataclass(frozen=True)
+class BreakdownEntry:
+    """What one main thread or device did, in ns; the parts and all kinds of idleness sum to `wall_ns`."""
+
+    rank: int | None
+    lane: str
+    """``main``, or ``device 0``."""
+    wall_ns: int
+    compute_ns: int
+    """Computing alone."""
+    communication_ns: int
+    """Communicating alone: the exposed part."""
+    overlap_ns: int
+    """Both at once."""
+    memory_ns: int
+    """Copying, and nothing else."""
+    idle: list[IdleTime]
+    """The longest first."""
+    overlap_share: float | None
+    """Part of the communication that computing hides; null without communication."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +293,8 @@ class CriticalPathDocument:
     """What reading had to leave out, a line each."""
     ended: list[EndedInfo] = field(default_factory=list)
     """How each rank of a run ended; none of traces of others."""
+    breakdown: list[BreakdownEntry] = field(default_factory=list)
+    """Of the main thread of each rank of a run, of each device of a profile; none of other traces."""
 
     @property
     def notes(self) -> list[str]:

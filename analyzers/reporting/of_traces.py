@@ -10,11 +10,14 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Abstained
+from grademl_otel.analyzers.graph.breakdown import profile_breakdown
+from grademl_otel.analyzers.graph.profile_path import profiles
 from grademl_otel.analyzers.graph.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.virtual_phases import with_virtual_phases
 from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
+from grademl_otel.analyzers.reporting.breakdown import breakdown_entry
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
@@ -102,6 +105,11 @@ def critical_path_of_traces(
         replay=None,
         incomplete_because=found.reasons,
         warnings=telemetry.ledger.warnings,
+        breakdown=[
+            breakdown_entry(one)
+            for root in profiles(telemetry.spans, roots)
+            for one in profile_breakdown(telemetry.spans, root)
+        ],
     )
 
 

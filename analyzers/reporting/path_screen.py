@@ -9,6 +9,7 @@ from typing import Final
 from rich.console import Group
 
 from grademl_otel.analyzers.reporting import header
+from grademl_otel.analyzers.reporting.breakdown import breakdown_table, worth_telling
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
@@ -23,6 +24,12 @@ KEYS = 20
 """Keys shown unless told otherwise; the document was made with --top."""
 SECTIONS = 10
 _LONG_NS: Final = 10e9
+_BAR: Final = 12
+_EXPLAINED: Final = {
+    "slack_ns": "slack: how much later the tightest of it could end, and the whole would not.",
+    "drag_ns": "drag: how much earlier the whole would end if it took no time, and all else as long as it"
+    " did; no forecast.",
+}
 
 
 def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
@@ -38,22 +45,35 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
     canvas.tables([summary_table(phase if by == "phase" else by, shown)])
     if (more := len(document.summary) - len(shown)) > 0:
         canvas.line(f"and {more:,} more (--json)")
+    if said := [words for name, words in _EXPLAINED.items() if _any(shown, name)]:
+        canvas.line(" ".join(said))
     if by != "section" and document.path.sections:
         canvas.blank()
         canvas.tables([sections_table(document.path, SECTIONS, phase)])
+    if worth_telling(document.breakdown):
+        canvas.blank()
+        canvas.tables([breakdown_table(document.breakdown)])
 
 
 def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
     """Return the path added up by ``by``, beside all the time of a key where that is known."""
-    totals = any(entry.total_ns is not None for entry in entries)
-    columns = [(by, "left"), ("on path", "right"), ("share", "right"), ("", "left")]
     time = _times(sum(entry.path_ns for entry in entries))
-    rows = [[e.key, time(e.path_ns), percent(e.path_share), bar(e.path_share)] for e in entries]
-    if totals:
-        columns.insert(3, ("in total", "right"))
-        for row, entry in zip(rows, entries, strict=True):
-            row.insert(3, "" if entry.total_ns is None else time(entry.total_ns))
+    columns = [(by, "left"), ("on path", "right"), ("share", "right")]
+    rows = [[entry.key, time(entry.path_ns), percent(entry.path_share)] for entry in entries]
+    for heading, name in (("in total", "total_ns"), ("slack", "slack_ns"), ("drag", "drag_ns")):
+        if _any(entries, name):
+            columns.append((heading, "right"))
+            for row, entry in zip(rows, entries, strict=True):
+                ns = getattr(entry, name)
+                row.append("" if ns is None else time(ns) if ns else "0")
+    columns.append(("", "left"))
+    for row, entry in zip(rows, entries, strict=True):
+        row.append(bar(entry.path_share, _BAR))
     return table(f"Critical path by {by}", columns, rows, header=True)
+
+
+def _any(entries: list[SummaryEntry], name: str) -> bool:
+    return any(getattr(entry, name) for entry in entries)
 
 
 def sections_table(path: PathInfo, most: int, phase: str) -> Group:

@@ -29,9 +29,10 @@ def ranks_info(run: Run, inferred: bool = True) -> RanksInfo | None:
         return None
     found, behind, last = compared[0], behind_others(compared[0]), last_in_steps(compared[0])
     n = len(found)
-    # What ranks waited is by their own clocks; when they came somewhere is not.
-    told = found.wait is not None or (
-        run.clocks is None or run.clocks.tell(found.ranks, round(float(np.median(found.length))))
+    told = (
+        not found.by_one_clock
+        or run.clocks is None
+        or run.clocks.tell(found.ranks, round(float(np.median(found.length))))
     )
     entries = []
     for column, rank in enumerate(found.ranks):

@@ -19,6 +19,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
 )
 from grademl_otel.analyzers.graph.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
+from grademl_otel.analyzers.reporting.breakdown import breakdown_table, worth_telling
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
 from grademl_otel.analyzers.reporting.document import (
     DeviceInfo,
@@ -64,6 +65,9 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
     if document.ranks is not None and about_ranks(document.findings):
         canvas.blank()
         canvas.tables([ranks_table(document.ranks)])
+    if worth_telling(document.breakdown):
+        canvas.blank()
+        canvas.tables([breakdown_table(document.breakdown)])
     canvas.blank()
     for finding in document.findings:
         host = document.step is not None and document.step.host_time

@@ -9,6 +9,7 @@ from io import StringIO
 
 from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.reporting import runs_screen
+from grademl_otel.analyzers.reporting.breakdown import COLUMNS, breakdown_rows, worth_telling
 from grademl_otel.analyzers.reporting.document import (
     Document,
     PopulationInfo,
@@ -138,6 +139,9 @@ def _report(document: ReportDocument) -> str:
     if document.ranks is not None and about_ranks(document.findings):
         parts.append(f"\n## Ranks ({of_steps(document.ranks)})\n\n")
         parts.append(_markdown(RANK_COLUMNS, rank_rows(document.ranks)))
+    if worth_telling(document.breakdown):
+        parts.append("\n## What threads and devices did (of the wall time)\n\n")
+        parts.append(_markdown(COLUMNS, breakdown_rows(document.breakdown)))
     parts.append("\n## Critical path\n\n")
     parts.append(_markdown(*_readable(*table_of(document))))
     return "".join(parts)

@@ -140,9 +140,10 @@ traces of trace.json · 1 trace · 1.0 ms
 data  unverifiable (2 spans)
 
 Critical path by operation
-operation  on path  share  in total
-A           700 us   70 %    1.0 ms  ###############
-B           300 us   30 %    300 us  #######
+operation  on path  share  in total    drag
+A           700 us   70 %    1.0 ms  700 us  ########
+B           300 us   30 %    300 us  300 us  ####
+drag: how much earlier the whole would end if it took no time, and all else as long as it did; no forecast.
 
 The longest of 3 sections
   from    took  operation  kind  where
