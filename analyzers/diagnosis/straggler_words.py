@@ -10,9 +10,10 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import CONFIDENT_STEPS, Abstained
 from grademl_otel.analyzers.diagnosis.lateness import COVERED_SHARE, NOW_AND_THEN, Lateness
 from grademl_otel.analyzers.graph.main_lane import OTHER
-from grademl_otel.analyzers.graph.path import INFERRED
-from grademl_otel.analyzers.graph.ranks import FIRST_COLLECTIVE, Comparison
+from grademl_otel.analyzers.graph.ranks import BACKWARD, FIRST_COLLECTIVE, Comparison
 from grademl_otel.analyzers.units import milliseconds, percent
+
+RULE: Final = "ranks.straggler"
 
 _NAMED: Final = 4
 """Ranks that a sentence lists."""
@@ -42,7 +43,7 @@ def sentences(found: Comparison, late: Lateness, steps: int) -> list[str]:
         first = f"{who} {'arrives' if one else 'arrive'} last {often}"
     causes = _causes(late)
     lines = [f"{first}: {causes}." if causes else f"{first}. What takes longer there was not recorded."]
-    if found.evidence == INFERRED:
+    if found.source == BACKWARD:
         lines.append(
             "No collective was recorded in backward: that it holds one is inferred, as it ends on all ranks"
             " together. Who is slow within it is not observable."
@@ -79,6 +80,48 @@ def cause_unknown(late: Lateness) -> Abstained:
         "ranks.cause",
         f"why rank {late.ranks[0]} is late: what was recorded covers {covered} of it",
         "put what the script does between the phases into `with grademl_otel.phase(...)` blocks",
+    )
+
+
+def waited_for_by_nobody(late: Lateness) -> Abstained:
+    """Return that nobody is seen to wait for ranks that come late to their first collective."""
+    return Abstained(
+        RULE,
+        f"rank {late.ranks[0]} comes {milliseconds(late.late_ns)} after the others to the first collective of"
+        " a step, but where all of them were recorded nobody is seen to wait for it: the others take longer"
+        " after that, or wait in compiled code",
+        "look at single steps (`grademl critical-path`)",
+    )
+
+
+def may_be_chance(late: Lateness) -> Abstained:
+    """Return that ranks may come last so often by chance."""
+    return Abstained(
+        RULE,
+        f"rank {late.ranks[0]} arrives last in {late.last:,} of {late.n:,} steps, which may be chance"
+        f" ({percent(late.chance)})",
+        "look at more steps",
+    )
+
+
+def after_the_first_unknown() -> Abstained:
+    """Return that only the first collective of each step is known."""
+    return Abstained(
+        RULE,
+        "no step has its collectives on all ranks: who is late after the first one is not known",
+        "record with GRADEML_BUDGET=100, or look at more steps",
+    )
+
+
+def not_observable() -> Abstained:
+    """Return that what was recorded does not show who waits for whom, and how to record it."""
+    return Abstained(
+        RULE,
+        "who waits for whom is not observable: no collectives were recorded in backward, and a rank that is"
+        " slow there makes it equally long on all ranks",
+        "record with PyTorch 2.15 or later, whose process groups tell when each rank issues each bucket; or"
+        " compare what DistributedDataParallel times itself on each rank (avg_backward_compute_time of its"
+        " logging data), or backward under `no_sync()`",
     )
 
 

@@ -41,7 +41,17 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     lateness,
 )
 from grademl_otel.analyzers.diagnosis.loader import on_cpu
-from grademl_otel.analyzers.diagnosis.straggler_words import cause_unknown, few_steps, fixes, sentences
+from grademl_otel.analyzers.diagnosis.straggler_words import RULE as RULE
+from grademl_otel.analyzers.diagnosis.straggler_words import (
+    after_the_first_unknown,
+    cause_unknown,
+    few_steps,
+    fixes,
+    may_be_chance,
+    not_observable,
+    sentences,
+    waited_for_by_nobody,
+)
 from grademl_otel.analyzers.graph import activities
 from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.graph.ranks import (
@@ -56,7 +66,6 @@ from grademl_otel.analyzers.model.clocks import MARGIN
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
 
-RULE: Final = "ranks.straggler"
 IMBALANCE: Final = "ranks.imbalance"
 CHANCE: Final = 0.01
 """A rank that is last so often by chance with a higher probability is not named."""
@@ -75,20 +84,29 @@ def judge(run: Run, inferred: bool = True) -> Judgement:
     if len(run.ranks) < 2:
         return Judgement([], [])
     compared = [found for found in compare_ranks(run, inferred) if on_cpu(run) or found.source == COLLECTIVES]
-    margin = activities(run).collectives.clocks.margin_ns
+    untied = _untied(run)
+    if untied is not None:
+        compared = [found for found in compared if found.source == BACKWARD]
     in_vain: list[Abstained] = []
     for found in compared:
-        late = lateness(found, margin)
+        late = lateness(found, _margin(run, found))
         if late is None:
             continue
-        if _nobody_waits(found, compared[0], margin):
-            in_vain.append(_waited_for_by_nobody(late))
+        if _nobody_waits(run, found, compared[0]):
+            in_vain.append(waited_for_by_nobody(late))
             continue
-        confirmed = _confirmed(late, compared[1:], margin) if found is compared[0] else 0
+        confirmed = _confirmed(run, late, compared[1:]) if found is compared[0] else 0
         judgement = _judged(run, found, late, max(len(found), confirmed))
         if judgement is not None:
             return judgement
-    return Judgement([], in_vain or _within_error(run, compared) or _not_observable(run, compared))
+    if untied is not None:
+        return Judgement([], [untied])
+    return Judgement([], in_vain or _within_error(run, compared) or _unseen(run, compared))
+
+
+def _margin(run: Run, found: Comparison) -> float:
+    """Return by how much a rank of ``found`` must be late for that to be no error of the clocks."""
+    return 0.0 if found.source == BACKWARD else activities(run).collectives.clocks.margin_ns
 
 
 def observable(run: Run) -> bool:
@@ -105,19 +123,12 @@ def _doubt(run: Run, inferred: bool) -> Abstained | None:
         last = _last_observed(run, inferred)
         here = f"only {len(run.ranks)} of {expected} ranks are here"
         if last is not None:
-            here += f"; of these rank {last} comes last"
+            here += f"; of these rank {last} arrives last, but one that is not here may come later"
         return Abstained(RULE, here, "analyze all ranks of the run together, each with the recorder on")
     if len(run.ranks) < 2:
         return None
     if (unmeasured := not_measured(run, RULE, run.ranks)) is not None:
         return unmeasured
-    if not found.clocks.tied:
-        hosts = ", ".join(clock.host for clock in found.clocks.clocks if clock.error_ns is None)
-        return Abstained(
-            RULE,
-            f"nothing ties the clock of {hosts} to that of {found.clocks.clocks[0].host}",
-            "record some steps with their collectives on all hosts (GRADEML_BUDGET=100)",
-        )
     if found.violations > _IMPOSSIBLE_SHARE * len(found):
         return Abstained(
             RULE,
@@ -133,6 +144,19 @@ def _doubt(run: Run, inferred: bool) -> Abstained | None:
     return None
 
 
+def _untied(run: Run) -> Abstained | None:
+    """Return that times of ranks cannot be compared; None where they can."""
+    clocks = activities(run).collectives.clocks
+    if clocks.tied:
+        return None
+    hosts = ", ".join(clock.host for clock in clocks.clocks if clock.error_ns is None)
+    return Abstained(
+        RULE,
+        f"nothing ties the clock of {hosts} to that of {clocks.clocks[0].host}",
+        "record some steps with their collectives on all hosts (GRADEML_BUDGET=100)",
+    )
+
+
 def _last_observed(run: Run, inferred: bool) -> int | None:
     """Return which of the ranks that are here is late; None when none is."""
     for found in compare_ranks(run, inferred):
@@ -142,10 +166,10 @@ def _last_observed(run: Run, inferred: bool) -> int | None:
     return None
 
 
-def _confirmed(late: Lateness, others: list[Comparison], margin: float) -> int:
+def _confirmed(run: Run, late: Lateness, others: list[Comparison]) -> int:
     """Return the steps of a comparison that names the same ranks; 0 when none does."""
     for found in others:
-        again = lateness(found, margin)
+        again = lateness(found, _margin(run, found))
         if again is not None and (again.pattern, again.ranks) == (late.pattern, late.ranks):
             return len(found)
     return 0
@@ -159,7 +183,7 @@ def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgemen
     if late.pattern == CHANGING:
         return _changing(found, late, severity) if found.source == COLLECTIVES else None
     if late.pattern == STEADY and late.chance > CHANCE:
-        return Judgement([], [_may_be_chance(late)])
+        return Judgement([], [may_be_chance(late)])
     if found.evidence == INFERRED or late.pattern == NOW_AND_THEN:
         severity = WARNING
     finding = Finding(
@@ -174,11 +198,11 @@ def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgemen
     return Judgement([finding], abstained, Verdict(RULE, severity, sentences(found, late, steps)))
 
 
-def _nobody_waits(found: Comparison, waits: Comparison, margin: float) -> bool:
+def _nobody_waits(run: Run, found: Comparison, waits: Comparison) -> bool:
     """Whether a rank comes late to its first collectives where the others are not seen to wait for it."""
     if found.source != FIRST_COLLECTIVE or waits.source != COLLECTIVES:
         return False
-    late = lateness(found.of_steps_in(waits), margin)
+    late = lateness(found.of_steps_in(waits), _margin(run, found))
     return late is not None and late.gain >= WARN_SHARE
 
 
@@ -186,7 +210,7 @@ def _within_error(run: Run, compared: list[Comparison]) -> list[Abstained]:
     """Return which rank is late by less than what the clocks of hosts may be off; nothing if none is."""
     error = activities(run).collectives.clocks.error_ns
     for found in compared:
-        late = lateness(found) if error else None
+        late = lateness(found) if error and found.source != BACKWARD else None
         if late is None or late.gain < WARN_SHARE:
             continue
         changing = late.pattern == CHANGING
@@ -201,25 +225,6 @@ def _within_error(run: Run, compared: list[Comparison]) -> list[Abstained]:
                 )
             ]
     return []
-
-
-def _waited_for_by_nobody(late: Lateness) -> Abstained:
-    return Abstained(
-        RULE,
-        f"rank {late.ranks[0]} comes {milliseconds(late.late_ns)} after the others to the first collective of"
-        " a step, but where all of them were recorded nobody is seen to wait for it: the others take longer"
-        " after that, or wait in compiled code",
-        "look at single steps (`grademl critical-path`)",
-    )
-
-
-def _may_be_chance(late: Lateness) -> Abstained:
-    return Abstained(
-        RULE,
-        f"rank {late.ranks[0]} arrives last in {late.last:,} of {late.n:,} steps, which may be chance"
-        f" ({percent(late.chance)})",
-        "look at more steps",
-    )
 
 
 def _gain(late: Lateness) -> Gain:
@@ -271,27 +276,9 @@ def _evidence(found: Comparison, late: Lateness, severity: str) -> list[Evidence
     return evidence
 
 
-def _not_observable(run: Run, compared: list[Comparison]) -> list[Abstained]:
+def _unseen(run: Run, compared: list[Comparison]) -> list[Abstained]:
     """Return what a comparison that names nobody could not have seen."""
     hidden = any(found.source == BACKWARD for found in compared)
-    if compared and compared[0].source == COLLECTIVES and not hidden:
-        return []
     if compared and not hidden:
-        return [
-            Abstained(
-                RULE,
-                "no step has its collectives on all ranks: who is late after the first one is not known",
-                "record with GRADEML_BUDGET=100, or look at more steps",
-            )
-        ]
-    if not compared and not len(common_steps(run)[0]):
-        return []
-    return [
-        Abstained(
-            RULE,
-            "who waits for whom is not observable: no collectives were recorded in backward, and a rank that"
-            " is slow there makes it equally long on all ranks",
-            "record with a torch whose process groups have hooks, or time the backward of each rank without"
-            " `DistributedDataParallel` (`no_sync()`)",
-        )
-    ]
+        return [] if compared[0].source == COLLECTIVES else [after_the_first_unknown()]
+    return [not_observable()] if compared or len(common_steps(run)[0]) else []

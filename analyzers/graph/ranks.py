@@ -68,13 +68,16 @@ class Comparison:
     """Time that it stood still for transfers; likewise."""
     overlapped: IntArray | None
     """Of each rank the time, over all steps, that collectives took beside its main lane; likewise."""
+    evidence: str = OBSERVED
+    """`INFERRED` where nothing but times tells that the ranks met."""
 
     def __len__(self) -> int:
         return len(self.step)
 
     @property
-    def evidence(self) -> str:
-        return INFERRED if self.source == BACKWARD else OBSERVED
+    def by_one_clock(self) -> bool:
+        """Whether it says nothing where clocks of hosts do not tell; the others go by each rank's own."""
+        return self.source == FIRST_COLLECTIVE
 
     def of_steps_in(self, other: Comparison) -> Comparison:
         """Return those of its steps that ``other`` has, too; without what lies beside the main lanes."""
@@ -110,17 +113,21 @@ def compare_ranks(run: Run, inferred: bool = True) -> list[Comparison]:
     if told.any() and counts[told].any():
         comparisons.append(_by_waits(run, found, step[told], rows[told]))
     met = (counts > 0).all(axis=1)
-    if met.any() and _first_is_the_same(found.collectives, rows):
+    same = _first_is_the_same(found.collectives, rows)
+    if met.any() and same is not False:
         first = run.steps.first[semconv.COLLECTIVE][rows[met]]
         came = first - shift
         late = came - came.min(axis=1, keepdims=True)
-        comparisons.append(_by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, late))
-    barriers = barriers_of(run, step, rows) if inferred else None
+        of_first = _by_arrivals(run, found, FIRST_COLLECTIVE, step[met], rows[met], first, late)
+        # Which it was the table does not tell.
+        comparisons.append(replace(of_first, evidence=OBSERVED if same else INFERRED))
+    barriers = barriers_of(run, step, rows)
     if barriers is not None:
-        comparisons.append(
-            _by_arrivals(run, found, BACKWARD, barriers.step, barriers.rows, barriers.came, barriers.late)
+        of_backward = _by_arrivals(
+            run, found, BACKWARD, barriers.step, barriers.rows, barriers.came, barriers.late
         )
-    return comparisons
+        comparisons.append(replace(of_backward, evidence=INFERRED))
+    return [found for found in comparisons if inferred or found.evidence != INFERRED]
 
 
 def common_steps(run: Run) -> tuple[IntArray, IntArray]:
@@ -170,8 +177,8 @@ def _longest(wait: IntArray, meeting: IntArray) -> IntArray:
     return longest[meeting]
 
 
-def _first_is_the_same(found: Collectives, rows: IntArray) -> bool:
-    """Whether the first collective of a step is one of all ranks, as far as the steps in detail tell."""
+def _first_is_the_same(found: Collectives, rows: IntArray) -> bool | None:
+    """Whether the first collective of a step is one of all ranks; None where no step in detail tells."""
     at = _places(found, rows)
     inside = np.flatnonzero(at >= 0)
     inside = inside[np.lexsort((found.issue[inside], at[inside]))]
@@ -183,7 +190,7 @@ def _first_is_the_same(found: Collectives, rows: IntArray) -> bool:
     keys[cell] = np.where(between, found.rank[first] + (1 << 62), found.key[first])
     firsts = keys.reshape(rows.shape)
     detailed = firsts[(firsts >= 0).all(axis=1)]
-    return not len(detailed) or bool((detailed == detailed[:, :1]).all(axis=1).mean() >= TOGETHER)
+    return bool((detailed == detailed[:, :1]).all(axis=1).mean() >= TOGETHER) if len(detailed) else None
 
 
 def _by_arrivals(
