@@ -127,10 +127,15 @@ def _with_self_time(columns: Columns, of_self: int) -> Columns:
     parent, start, end = columns["parent"], columns["start"], columns["end"]
     # Nothing is known to have run in what derived phases do not cover.
     ran = (columns["flags"] & DERIVED) == 0
-    children = np.flatnonzero((parent >= 0) & ((columns["flags"] & BESIDE) == 0))
+    children = np.flatnonzero(parent >= 0)
     children = children[ran[parent[children]]]
-    children = children[np.lexsort((start[children], parent[children]))]
-    found = gaps(parent[children], start[children], end[children], start, end)
+    of = parent[children]
+    # What runs beside its parent covers nothing of it.
+    beside = (columns["flags"][children] & BESIDE) > 0
+    since = np.where(beside, start[of], start[children])
+    until = np.where(beside, start[of], end[children])
+    order = np.lexsort((since, of))
+    found = gaps(of[order], since[order], until[order], start, end)
     if not len(found):
         return columns
     first = np.flatnonzero(changes(found.phase))
