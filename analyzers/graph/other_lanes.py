@@ -74,7 +74,7 @@ class OtherLanes:
         return piece, edge
 
     def _elsewhere(self, ix: int) -> Piece | None:
-        """Return span ``ix``, of this tree or another, clipped to all above it; None where nothing is left."""
+        """Return span ``ix``, of this tree or another, clipped to all above it; None where none is left."""
         tree = self._tree
         lo, hi, at = self._root.lo, self._root.hi, ix
         seen: set[int] = set()

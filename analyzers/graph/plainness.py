@@ -25,7 +25,7 @@ def plain_trees(spans: SpanColumns, roots: IntArray, tree: IntArray) -> BoolArra
     ``tree`` is the number of the root of each span's trace; -1 for none. Of a trace with several roots, and
     of one with a parent in another trace, nothing is said: they are not plain.
     """
-    plain = np.bincount(spans.trace_ix[roots])[spans.trace_ix[roots]] == 1
+    plain: BoolArray = np.bincount(spans.trace_ix[roots])[spans.trace_ix[roots]] == 1
     some = np.flatnonzero(tree >= 0)
     odd = (spans.start[some] < 0) | spans.raw_attributes.that_may_have(_OURS, some)
     below = np.flatnonzero(spans.parent_ix >= 0)
@@ -41,4 +41,5 @@ def plain_trees(spans: SpanColumns, roots: IntArray, tree: IntArray) -> BoolArra
 def time_of_trees(spans: SpanColumns, some: IntArray, tree: IntArray, count: int) -> FloatArray:
     """Return the lengths of the spans of each tree, added up, about."""
     length = np.maximum(spans.end[some].astype(np.float64) - spans.start[some], 0.0)
-    return np.bincount(tree[some], length, count)
+    time: FloatArray = np.bincount(tree[some], length, count).astype(np.float64)
+    return time
