@@ -13,13 +13,8 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph import activities, steady_level, steady_rows, step_breakdown
 from grademl_otel.analyzers.graph.collective_parts import RANKS_WAIT
-from grademl_otel.analyzers.graph.device import (
-    DeviceStep,
-    IdleInWaits,
-    device_step,
-    idle_in_waits,
-    is_asynchronous,
-)
+from grademl_otel.analyzers.graph.device import DeviceStep, device_step, is_asynchronous
+from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
 from grademl_otel.analyzers.graph.main_lane import OTHER, WORK_SCOPES
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
@@ -40,7 +35,7 @@ class StepFacts:
     """Every other phase of the main lane, and `other`; with `wait_ns` they sum to `step_ns`."""
     ranks_ns: float = 0.0
     """The part of these, if it is known, in which the main thread waited for other ranks."""
-    idle: IdleInWaits | None = None
+    idle: ExposedWait | None = None
     """How much of `wait_ns` an asynchronous device had nothing to do; None on a CPU, and where nobody knows.
     """
     device: DeviceStep | None = None
@@ -50,8 +45,11 @@ class StepFacts:
 
     @property
     def exposed_share(self) -> float:
-        """Part of the step in which the device has nothing to do but wait for data, as far as is known."""
-        return self.wait_share if self.idle is None else self.wait_share * self.idle.share
+        """Part of the step in which the device has nothing to do but wait for data: at most, where too little
+        of that is known."""
+        if self.idle is None:
+            return self.wait_share
+        return self.wait_share * (self.idle.share if self.idle.told else self.idle.at_most)
 
     @property
     def wait_share(self) -> float:
@@ -147,7 +145,7 @@ def step_facts(run: Run, rank: int) -> StepFacts | None:
     ranks = sum(phase.total_ns for phase in steps.phases if phase.phase == RANKS_WAIT) / steps.steps
     idle, device = None, None
     if is_asynchronous(run):
-        idle, device = idle_in_waits(run, rank), device_step(run, rank)
+        idle, device = exposed_wait(run, rank), device_step(run, rank)
     return StepFacts(rank, steps.steps, steps.total_ns / steps.steps, wait, mean, ranks, idle, device, parts)
 
 

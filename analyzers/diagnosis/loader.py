@@ -104,6 +104,13 @@ def _doubt(
 
     ``unmeasured`` is why what the loader did was not recorded; None when it was.
     """
+    if not on_cpu(run) and steps.idle is not None and not steps.idle.told:
+        return Abstained(
+            RULE,
+            f"whether {_device(run)} was idle is not known of {percent(steps.idle.unknown_share)} of the"
+            " waiting for data",
+            "record more steps: of short ones only some are timed on the device",
+        )
     if not on_cpu(run) and steps.idle is None:
         return Abstained(
             RULE,

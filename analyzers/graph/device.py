@@ -57,7 +57,7 @@ def device_step(run: Run, rank: int | None = None) -> DeviceStep | None:
         return None
     steps = run.steps
     sums = [(name, int(steps.busy[column][rows].sum())) for name, column in _columns(steps)]
-    behind = _ends(steps)[rows] - steps.end[rows]
+    behind = ends_of_rows(steps)[rows] - steps.end[rows]
     quantiles = Quantiles.of(behind)
     assert quantiles is not None
     return DeviceStep(
@@ -69,37 +69,9 @@ def device_step(run: Run, rank: int | None = None) -> DeviceStep | None:
     )
 
 
-@dataclass(frozen=True)
-class IdleInWaits:
-    """How much of the waiting for data a device had nothing to do."""
-
-    share: float
-    n: int
-    """Waits that this rests on."""
-
-
-def idle_in_waits(run: Run, rank: int) -> IdleInWaits | None:
-    """Return that of the steady steps of ``rank`` that waited once; None where device times are missing.
-
-    The device is idle from the end of all that earlier steps gave it. Steps of which its times are lost say
-    nothing of the wait that follows.
-    """
-    steps = run.steps
-    if semconv.DATA_WAIT not in steps.count or not _columns(steps):
-        return None
-    rows = steady_rows(run, rank)
-    mine = steps.of_rank(rank)
-    ends = _ends(steps)
-    rows = rows[rows > mine.start]
-    before = rows - 1
-    known = (ends[before] > 0) & (steps.count[semconv.DATA_WAIT][rows] == 1) & _once(steps)[before]
-    rows, before = rows[known], before[known]
-    start = steps.first[semconv.DATA_WAIT][rows]
-    wait = steps.busy[semconv.DATA_WAIT][rows]
-    reached = np.maximum.accumulate(ends[mine])[before - mine.start]
-    idle = np.clip(start + wait - np.maximum(start, reached), 0, wait)
-    total = int(wait.sum())
-    return IdleInWaits(int(idle.sum()) / total, len(rows)) if total else None
+def is_timed(steps: StepTable) -> bool:
+    """Whether any of ``steps`` may have times of a device."""
+    return bool(_columns(steps))
 
 
 def _columns(steps: StepTable) -> list[tuple[str, str]]:
@@ -123,7 +95,7 @@ def _timed(run: Run, rank: int) -> IntArray:
     return rows[some & ~lost]
 
 
-def _ends(steps: StepTable) -> IntArray:
+def ends_of_rows(steps: StepTable) -> IntArray:
     """When the device was done with each row; 0 where nothing is known. Of phases that ran several times only
     their sum is known: then it is the earliest possible end."""
     ends = np.zeros(len(steps), np.int64)
@@ -133,7 +105,7 @@ def _ends(steps: StepTable) -> IntArray:
     return ends
 
 
-def _once(steps: StepTable) -> IntArray:
+def ended_once(steps: StepTable) -> IntArray:
     """Whether the phase that began last in a row ran once, so that its end is known exactly."""
     first = np.zeros(len(steps), np.int64)
     once = np.zeros(len(steps), bool)

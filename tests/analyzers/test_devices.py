@@ -10,7 +10,8 @@ import pytest
 from grademl_otel import marks, semconv
 from grademl_otel.analyzers.diagnosis.engine import diagnose
 from grademl_otel.analyzers.graph import lane_budget, step_breakdown
-from grademl_otel.analyzers.graph.device import device_step, idle_in_waits, is_asynchronous
+from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
+from grademl_otel.analyzers.graph.exposed import exposed_wait
 from grademl_otel.analyzers.model.devices import memory_of
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.model.tables import decode_table
@@ -112,7 +113,12 @@ def test_without_device_times(tmp_path: Path, device: str, host_time: bool) -> N
 
     assert is_asynchronous(run) == host_time
     assert device_step(run) is None
-    assert idle_in_waits(run, 0) is None
+    found = exposed_wait(run, 0)
+    if host_time:
+        assert found is None
+    else:  # the thread that waits is the device
+        assert found is not None
+        assert (found.idle_ns, found.busy_ns, found.unknown_ns) == (found.wait_ns, 0, 0)
     text = report(tmp_path, run)
     assert ("host time" in text) == host_time
     assert "On the device" not in text
@@ -142,7 +148,7 @@ def test_steps_of_which_times_are_lost_are_left_out(tmp_path: Path) -> None:
 def test_whether_the_device_was_idle_while_the_host_waited(tmp_path: Path, lag_ms: int) -> None:
     """The host waits for the first 4 ms of a step of 10; what it enqueues then takes the device 2 ms."""
     run = run_of(tmp_path, training(wait=4 * MS, lag=lag_ms * MS, on_device=(MS, MS)))
-    found = idle_in_waits(run, 0)
+    found = exposed_wait(run, 0)
 
     assert found is not None
     into_the_next_step = 4 + lag_ms + 2 - 10
@@ -183,6 +189,64 @@ def test_without_device_times_nothing_is_held_against_the_loader(tmp_path: Path)
 
     assert found.findings == []
     assert "input.loader" in {one.rule for one in found.abstained}
+
+
+def syncing(every: int, launches_after: bool = False, waits: int = 1) -> MarkScript:
+    """Steps of 10 ms that begin with 4 ms of waiting; each ``every``-th ends by waiting for the device."""
+    script = MarkScript()
+    script.scope_text(1, semconv.DEVICE, "cuda:0 H200")
+    script.open_scope(2, "epoch", 0, number=0)
+    script.scope_int(2, semconv.LOADER_ID, 0)
+    script.scope_int(2, semconv.LOADER_WORKERS, 1)
+    for step in range(STEPS):
+        row, at = 10 + step, step * 10 * MS
+        for n in range(waits):
+            script.phase(
+                "data.wait", at + n * 5 * MS, at + n * 5 * MS + 4 * MS // waits, row, (2, step * waits + n)
+            )
+            script.phase("forward", at + n * 5 * MS + 4 * MS, at + n * 5 * MS + 4 * MS + MS // 2, row)
+        if step % every == 0:
+            script.phase("device.sync", at + 9_600_000, at + 9_800_000, row)
+        if launches_after:
+            script.phase("optimizer", at + 9_800_000, at + 9_900_000, row)
+        script.row(row, step, at, at + 10 * MS, pass_serial=2)
+    script.close_scope(2, "epoch", STEPS * 10 * MS)
+    script.close_scope(1, "run", STEPS * 10 * MS)
+    return script
+
+
+def test_after_a_full_wait_for_the_device_it_is_idle_until_work_is_launched(tmp_path: Path) -> None:
+    found = exposed_wait(run_of(tmp_path, syncing(every=1)), 0)
+
+    assert found is not None
+    assert (found.share, found.unknown_share, found.told) == (1.0, 0.0, True)
+    assert found.wait_ns == found.n * 4 * MS
+
+
+def test_what_nothing_tells_of_is_unknown_and_not_idle(tmp_path: Path) -> None:
+    run = run_of(tmp_path, syncing(every=2))
+    found = exposed_wait(run, 0)
+
+    assert found is not None
+    assert found.unknown_share == pytest.approx(0.5, abs=0.02)
+    assert found.busy_ns == 0
+    assert not found.told
+    assert (found.share, found.at_most) == (1.0, 1.0)
+    reasons = {one.rule: one.missing for one in diagnose(run).abstained}
+    assert "is not known of" in reasons["input.loader"]
+
+
+def test_work_launched_after_the_wait_for_the_device_may_keep_it_busy(tmp_path: Path) -> None:
+    assert exposed_wait(run_of(tmp_path, syncing(every=1, launches_after=True)), 0) is None
+
+
+def test_where_only_sums_of_phases_are_known_their_order_is_not(tmp_path: Path) -> None:
+    found = exposed_wait(run_of(tmp_path, syncing(every=1, waits=2)), 0)
+
+    assert found is not None
+    assert found.n < STEPS // 2  # those with detail
+    assert found.idle_ns == found.n * 2 * MS  # the first of two waits; work is launched between them
+    assert not found.told
 
 
 # --- Memory -------------------------------------------------------------------------------------------------
