@@ -222,7 +222,7 @@ def test_a_phase_is_not_put_into_what_is_part_of_it() -> None:
 
 
 def test_deep_and_wide_trees_take_no_recursion() -> None:
-    depth = 3000
+    depth = 1000
     phases, types, places = tree(*(P(at - 1, "a", at, 2 * depth - at) for at in range(depth)))
     assert len(types) == depth + 1 + depth - 1
     assert phases.path(places[-1]).count("/") == depth
