@@ -104,30 +104,39 @@ def possible(graph: EventGraph, events: Events) -> tuple[EventGraph, Events, Int
     circle[len(cross) :] = False
     kept = np.ones(len(graph.edges), bool)
     kept[cross[circle[: len(cross)]]] = False
-    level = _levels(source[~circle], target[~circle], len(time))
+    level, _ = _peeled(source[~circle], target[~circle], len(time))
     return replace(graph, edges=graph.edges.where(kept)), events.where(kept), level
 
 
 def _in_circles(source: IntArray, target: IntArray, count: int) -> BoolArray:
     """Return which constraints are part of a circle, or lie between two."""
-    left = np.ones(len(source), bool)
-    for ahead, behind in ((source, target), (target, source)):
-        while True:
-            waits = np.zeros(count, bool)
-            waits[behind[left]] = True
-            free = left & ~waits[ahead]
-            if not free.any():
-                break
-            left &= ~free
+    _, left = _peeled(source, target, count)
+    some = np.flatnonzero(left)
+    _, still = _peeled(target[some], source[some], count)
+    left[some] = still
     return left
 
 
-def _levels(source: IntArray, target: IntArray, count: int) -> IntArray:
-    """Return for each event the length of the longest chain to it; there are no circles."""
+def _peeled(source: IntArray, target: IntArray, count: int) -> tuple[IntArray, BoolArray]:
+    """Return how long the longest chain of constraints to each event is, and those that follow a circle.
+
+    Kahn's (1962) way: events that wait for nothing more are done, all of them at a time.
+    """
     level = np.zeros(count, np.int64)
-    while True:
-        deeper = level.copy()
-        np.maximum.at(deeper, target, level[source] + 1)
-        if np.array_equal(deeper, level):
-            return level
-        level = deeper
+    left = np.ones(len(source), bool)
+    order = np.argsort(source, kind="stable")
+    first = np.searchsorted(source[order], np.arange(count + 1))
+    waits = np.bincount(target, minlength=count)
+    free = np.flatnonzero((waits == 0) & (first[1:] > first[:-1]))
+    depth = 0
+    while len(free):
+        depth += 1
+        lengths = first[free + 1] - first[free]
+        begins = np.cumsum(lengths) - lengths
+        done = order[np.arange(int(lengths.sum())) + np.repeat(first[free] - begins, lengths)]
+        left[done] = False
+        reached, times = np.unique(target[done], return_counts=True)
+        waits[reached] -= times
+        free = reached[waits[reached] == 0]
+        level[free] = depth
+    return level, left

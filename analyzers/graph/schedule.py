@@ -108,7 +108,7 @@ class Schedule:
     @property
     def end(self) -> int:
         """When the last activity ended; 0 without any."""
-        return int(self.graph.end.max(initial=0))
+        return int(self.graph.end.max()) if len(self.graph) else 0
 
     @property
     def joins(self) -> int:
@@ -173,8 +173,12 @@ class Schedule:
         return least_of
 
     def drag(self, mask: BoolArray) -> int:
-        """Return how much earlier the whole would end if the activities of ``mask`` took no time."""
-        return self.end - int(self.forward(np.where(mask, 0, self.lengths)).max(initial=0))
+        """Return how much earlier the whole would end if the activities of ``mask`` took no time, in ns."""
+        return self.sooner(np.where(mask, 0, self.lengths))
+
+    def sooner(self, lengths: IntArray) -> int:
+        """Return how much earlier the whole would end with these ``lengths``; below 0: later."""
+        return self.end - int(self.forward(lengths).max()) if len(self.graph) else 0
 
     def activities_at(self, lane: IntArray, moment: IntArray) -> IntArray:
         """Return for each moment in a lane the activity that contains it; -1 where there is none."""

@@ -10,6 +10,7 @@ from typing import Final, overload
 import numpy as np
 
 from grademl_otel.analyzers.graph.blocked import blocked_by_phase, blocked_by_rank
+from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.keys import LANE, OPERATION, PHASE, RANK, Keys, lane_name, rank_name
 from grademl_otel.analyzers.graph.main_lane import GAPS, UNTRACED
 from grademl_otel.analyzers.graph.path import Path, Sections
@@ -20,8 +21,9 @@ from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 
-_MOST_PASSES: Final = 4_000_000
-"""Constraints that are looked at for the drag of all keys together, the largest keys first."""
+_MOST_DRAGS: Final = 32
+_MOST_PASSES: Final = 2_000_000
+"""Keys, the largest first, of which drag is told; and the constraints looked at for all of them together."""
 _FAR: Final = np.iinfo(np.int64).max
 
 TOO_LARGE: Final = "the graph has more than {:,} dependencies"
@@ -91,7 +93,7 @@ class _Sums:
         path = self.path.tolist()
         order = sorted(range(len(path)), key=lambda at: (-path[at], -(self.total[at] or 0), self.names[at]))
         order = [at for at in order if path[at] or ((self.total[at] or 0) > 0 and beside(self.names[at]))]
-        dragged = set(order[: max(1, _MOST_PASSES // max(1, self.cost))]) if self.drag is not None else set()
+        dragged = set(order[: max(1, min(_MOST_DRAGS, _MOST_PASSES // max(1, self.cost)))])
         return [
             SummaryRow(
                 key=self.names[at],
@@ -115,9 +117,40 @@ def run_summary(run: Run, path: Path, by: str = PHASE, inferred: bool = True) ->
     in it; for a wait all of it; for a rank and its main lane all that it waited. Without ``inferred`` edges
     slack and drag go by what was observed.
     """
-    graph = run_graph(run, inferred)
     service = run.spans.service(int(run.span_ixs[0])) if len(run.span_ixs) else ""
-    keys = Keys(by, run.spans, service)
+    found = _of_graph(run_graph(run, inferred), path, Keys(by, run.spans, service))
+    found.sums.blocked = _blocked(run, by, service)
+    return found.summary(path, _is_no_gap if by == PHASE else _anything)
+
+
+def profile_summary(spans: SpanColumns, graph: EventGraph, path: Path, by: str = PHASE) -> Summary:
+    """Return ``path`` through the profiles of ``graph`` by a key, with what ran beside the path last.
+
+    Totals are of all spans of the profiles, with all that ran within each; self time is that of the innermost
+    in each lane.
+    """
+    keys = Keys(by, spans)
+    ixs = np.flatnonzero(np.isin(spans.trace_ix, spans.trace_ix[np.unique(graph.span_ix)]) & spans.possible)
+    of_span = keys.of_spans(ixs)
+    found = _of_graph(graph, path, keys)
+    if by != LANE:  # whole calls are of no lane of their own
+        found.sums.total = _added(of_span, spans.end[ixs] - spans.start[ixs], len(keys))
+    return found.summary(path, _anything)
+
+
+@dataclass
+class _OfGraph:
+    """The sums of a path through a graph, and whether it is small enough for slack and drag."""
+
+    sums: _Sums
+    told: bool
+
+    def summary(self, path: Path, beside: Callable[[str], bool]) -> Summary:
+        untold = None if self.told else TOO_LARGE.format(MOST_JOINS)
+        return Summary(self.sums.rows(path.total_ns, beside), untold)
+
+
+def _of_graph(graph: EventGraph, path: Path, keys: Keys) -> _OfGraph:
     of_section, of_activity = keys.of(path.sections), keys.of(graph)
     told = len(graph.edges) <= MOST_JOINS
     schedule = Schedule.of(graph, path.start, path.end) if told else None
@@ -132,19 +165,17 @@ def run_summary(run: Run, path: Path, by: str = PHASE, inferred: bool = True) ->
         def drag(key: int, found: Schedule = schedule) -> int:
             return found.drag(of_activity[found.kept] == key)
 
-    return Summary(
-        _Sums(
-            names=keys.names,
-            path=path.sections.by(of_section, count),
-            total=totals,
-            itself=totals,
-            blocked=_blocked(run, by, service),
-            slack=slack,
-            drag=drag,
-            cost=1 if schedule is None else schedule.joins,
-        ).rows(path.total_ns, _is_no_gap if by == PHASE else _anything),
-        None if told else TOO_LARGE.format(MOST_JOINS),
+    sums = _Sums(
+        names=keys.names,
+        path=path.sections.by(of_section, count),
+        total=totals,
+        itself=totals,
+        blocked={},
+        slack=slack,
+        drag=drag,
+        cost=1 if schedule is None else schedule.joins,
     )
+    return _OfGraph(sums, told)
 
 
 def tree_summary(

@@ -102,7 +102,7 @@ class TreeSchedule:
         off[self.of_section] = False
         lengths = np.where(off, 0, self.schedule.lengths)
         np.subtract.at(lengths, self.of_section[sections], ns)
-        return self.schedule.end - int(self.schedule.forward(lengths).max(initial=0))
+        return self.schedule.sooner(lengths)
 
 
 def _graph(members: Members) -> tuple[EventGraph, IntArray, IntArray, IntArray]:
