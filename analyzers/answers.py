@@ -39,7 +39,7 @@ def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
     _check(top=top)
     about = read_subject(query)
     if about.run is None:
-        document = report_of_traces(about.telemetry, about.paths(), top, about.clocks)
+        document = report_of_traces(about.telemetry, about.paths(), top, about.clocks, query.inferred)
     else:
         document = report_of_run(about.telemetry, about.run, top, query.inferred)
     return Answer(document, broken_off(about.telemetry))
@@ -50,7 +50,9 @@ def critical_path(query: Query, by: str = "phase", top: int | None = None) -> An
     _check(by, top)
     about = read_subject(query)
     if about.run is None:
-        document = critical_path_of_traces(about.telemetry, about.paths(), by, top, about.clocks)
+        document = critical_path_of_traces(
+            about.telemetry, about.paths(), by, top, about.clocks, query.inferred
+        )
     else:
         document = critical_path_of_run(about.telemetry, about.run, by, top, query.inferred)
     return Answer(document, broken_off(about.telemetry))
@@ -62,7 +64,7 @@ def per_trace(query: Query, by: str = "phase", top: int | None = None) -> Answer
     about = read_subject(query)
     paths = about.paths()
     documents = [
-        critical_path_of_traces(about.telemetry, paths[at : at + 1], by, top, about.clocks)
+        critical_path_of_traces(about.telemetry, paths[at : at + 1], by, top, about.clocks, query.inferred)
         for at in range(len(paths))
     ]
     return Answer(documents, broken_off(about.telemetry))

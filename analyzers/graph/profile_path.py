@@ -20,6 +20,7 @@ from grademl_otel.analyzers.graph.forest import trace_paths
 from grademl_otel.analyzers.graph.path import Path, Sections
 from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM
 from grademl_otel.analyzers.graph.span_graph import span_graph
+from grademl_otel.analyzers.graph.span_tree import trace_roots
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.graph.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.walk import Walker
@@ -45,6 +46,23 @@ def profile_path(spans: SpanColumns, root: int, inferred: bool = True) -> Path:
     """
     graph = span_graph(spans, [root])
     return graph_path(graph if inferred else graph.observed(), int(spans.start[root]), int(spans.end[root]))
+
+
+def graph_of_path(spans: SpanColumns, root: int, path: Path, inferred: bool = True) -> EventGraph | None:
+    """Return the graph through which the path of ``root`` leads; None where it is that of a tree."""
+    if not profiles(spans, [root]):
+        return None
+    graph = span_graph(spans, roots_on_path(spans, root, path))
+    return graph if inferred else graph.observed()
+
+
+def roots_on_path(spans: SpanColumns, root: int, path: Path) -> list[int]:
+    """Return ``root``, and the roots of the other profiles through which its ``path`` leads."""
+    on_path = spans.trace_ix[path.sections.span_ix[path.sections.span_ix >= 0]]
+    several = np.unique(np.append(on_path, spans.trace_ix[root]))
+    if len(several) == 1:
+        return [root]
+    return [one for one in trace_roots(spans) if spans.trace_ix[one] in several]
 
 
 def graph_path(graph: EventGraph, low: int, high: int) -> Path:

@@ -15,8 +15,10 @@ The span over all of a profile, which nobody measured, fills the main lane where
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Final
 
 import numpy as np
 
@@ -32,11 +34,29 @@ from grademl_otel.analyzers.graph.thread_calls import with_thread_calls
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
-_NONE = np.zeros(0, np.int64)
+_NONE: Final = np.zeros(0, np.int64)
+_NOTES: Final = frozenset({"Trace"})
+"""Categories of what the profiler says of itself: that it was on."""
+
+
+_latest: tuple[weakref.ref[SpanColumns], tuple[int, ...], EventGraph] | None = None
 
 
 def span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
-    """Return the event graph of the traces under ``roots``, in all lanes that their spans name."""
+    """Return the event graph of the traces under ``roots``, in all lanes that their spans name.
+
+    The latest is kept, as several analyses ask in a row.
+    """
+    global _latest
+    latest, asked = _latest, tuple(roots)  # one read: another thread may replace it
+    if latest is not None and latest[0]() is spans and latest[1] == asked:
+        return latest[2]
+    graph = _span_graph(spans, asked)
+    _latest = (weakref.ref(spans), asked, graph)
+    return graph
+
+
+def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     ixs = np.flatnonzero(np.isin(spans.trace_ix, spans.trace_ix[list(roots)]))
     facts = profile_facts(spans, ixs)
     follows = followed(spans, facts)
@@ -102,6 +122,7 @@ def _pieces(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork, roots: Se
     some = (facts.lane >= 0) & ~streams[facts.lane]
     over_all = np.array([root for root in roots if _is_inferred(spans, root)], np.int64)
     some &= ~np.isin(facts.ixs, over_all)
+    some[facts.of_categories(_NOTES)] = False
     some[work.place] = True
     places = np.flatnonzero(some)
     ixs = facts.ixs[places]

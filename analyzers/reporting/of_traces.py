@@ -11,7 +11,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.breakdown import profile_breakdown
-from grademl_otel.analyzers.graph.profile_path import profiles
+from grademl_otel.analyzers.graph.profile_path import profiles, roots_on_path
 from grademl_otel.analyzers.graph.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.virtual_phases import with_virtual_phases
 from grademl_otel.analyzers.model.clocks import Clocks
@@ -51,13 +51,17 @@ def critical_path_of_traces(
     by: str = "phase",
     top: int | None = None,
     clocks: Clocks | None = None,
+    inferred: bool = True,
 ) -> CriticalPathDocument:
     """Return the path of one trace, or the population of several. ``paths``: (root, path) per trace.
 
-    ``clocks`` are those to which the times of ``telemetry`` were brought.
+    ``clocks`` are those to which the times of ``telemetry`` were brought. Without ``inferred`` edges slack
+    and drag of a profile go by what was observed, as ``paths`` then do.
     """
-    source = SourceInfo(telemetry.uri, None, None, None, len(paths))
     roots: list[int] = paths.roots.tolist()
+    if len(paths) == 1:
+        roots = roots_on_path(telemetry.spans, *paths[0])
+    source = SourceInfo(telemetry.uri, None, None, None, len(roots))
     # Only a missing parent or a cut trace proves a loss.
     found = judge_foreign(telemetry, spans_of_traces(telemetry.spans, roots))
     whole = whole_traces(telemetry, roots)
@@ -69,7 +73,7 @@ def critical_path_of_traces(
         shown: PathInfo | PopulationInfo = path_info(
             replace(path, sections=told.sections), telemetry.spans, top
         )
-        summary, unsaid = summary_of_trace(telemetry.spans, root, path, told, by, top)
+        summary, unsaid = summary_of_trace(telemetry.spans, root, path, told, by, top, inferred)
     else:
         counted = paths.take(np.flatnonzero(whole)) if whole.any() else paths
         told = with_virtual_phases(telemetry.spans, counted.sections)
@@ -97,7 +101,7 @@ def critical_path_of_traces(
         summary=summary,
         findings=[],
         abstained=[
-            *_untold(len(paths), int(np.count_nonzero(whole)), stopped),
+            *_untold(len(paths), int(whole.all() if len(paths) == 1 else np.count_nonzero(whole)), stopped),
             *unsaid,
             *(Abstained("path.virtual_phases", note, _HOW_PHASES) for note in told.notes),
             _not_judged(telemetry.spans, roots),
@@ -140,9 +144,11 @@ def report_of_traces(
     paths: TracePaths,
     top: int | None = None,
     clocks: Clocks | None = None,
+    inferred: bool = True,
 ) -> ReportDocument:
     """Return the same in the form of a report, without a verdict."""
-    return ReportDocument.of(critical_path_of_traces(telemetry, paths, top=top, clocks=clocks))
+    found = critical_path_of_traces(telemetry, paths, top=top, clocks=clocks, inferred=inferred)
+    return ReportDocument.of(found)
 
 
 def spans_of_traces(spans: SpanColumns, members: Sequence[int]) -> IntArray:

@@ -10,7 +10,8 @@ import numpy as np
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.keys import KEYS, rank_name
 from grademl_otel.analyzers.graph.path import Path, Section, Sections
-from grademl_otel.analyzers.graph.summary import Summary, run_summary, tree_summary
+from grademl_otel.analyzers.graph.profile_path import graph_of_path
+from grademl_otel.analyzers.graph.summary import Summary, profile_summary, run_summary, tree_summary
 from grademl_otel.analyzers.graph.virtual_phases import Told
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import Run
@@ -72,16 +73,27 @@ def summary_of_run(run: Run, path: Path, by: str, top: int | None = None, inferr
 
 
 def summary_of_trace(
-    spans: SpanColumns, root: int, path: Path, told: Told, by: str, top: int | None = None
+    spans: SpanColumns,
+    root: int,
+    path: Path,
+    told: Told,
+    by: str,
+    top: int | None = None,
+    inferred: bool = True,
 ) -> Entries:
     """Return the path of the tree under ``root`` added up by ``by``, the largest key first.
 
-    ``told`` are its sections, cut into the phases that attributes tell of.
+    ``told`` are its sections, cut into the phases that attributes tell of. Without ``inferred`` edges slack
+    and drag of a profile go by what was observed.
     """
     if by == SECTION:
         return _one_by_one(_with(path, told.sections), top), []
     if not len(path.sections):
         return [], []
+    graph = graph_of_path(spans, root, path, inferred)
+    if graph is not None:
+        found = profile_summary(spans, graph, path, by)
+        return _entries(found, top), _untold(found, "record fewer steps with the profiler")
     found = tree_summary(spans, root, path, by, (told.sections, told.origin))
     return _entries(found, top), _untold(found, "nothing: it is defined by the times of spans alone")
 
