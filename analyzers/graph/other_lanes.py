@@ -33,7 +33,7 @@ class OtherLanes:
             for below in self._subtree(piece):
                 self._known[below.ix] = below
                 item = self._tree.facts(below.ix).item
-                if item is not None:
+                if item is not None and not self._tree.is_wait(below.ix):
                     self._of_item.setdefault(item, _Latest(self._tree, self._entered)).add(below)
 
     def _subtree(self, top: Piece) -> Iterator[Piece]:
@@ -59,7 +59,7 @@ class OtherLanes:
         if tree.is_wait(wait.ix) and self._of_item:
             ends = self._of_item.get(tree.facts(wait.ix).item or "")
             piece = ends and ends.until(wait.hi)
-            if piece:
+            if piece and piece.ix not in inside:
                 found.append((piece, QUEUE))
         for ix in tree.blockers(wait.ix):
             if ix not in inside and ix not in self._entered:
@@ -69,7 +69,7 @@ class OtherLanes:
         found = [(piece, edge) for piece, edge in found if piece.hi > wait.lo]
         if not found:
             return None
-        piece, edge = min(found, key=lambda f: _Key(tree, f[0]))
+        piece, edge = min(found, key=lambda one: _ranked(tree, one[0]))
         self._entered.add(piece.ix)
         return piece, edge
 
@@ -94,19 +94,24 @@ class OtherLanes:
         return before
 
 
-class _Key:
-    """Orders spans by the rule of the walk: latest end, earliest start, name, and what lies below."""
+class _Below:
+    """A span that is told from others, alike so far, by what lies below it."""
 
-    __slots__ = ("_key", "_tree", "piece")
+    __slots__ = ("_tree", "piece")
 
     def __init__(self, tree: SpanTree, piece: Piece) -> None:
         self._tree, self.piece = tree, piece
-        self._key = -piece.hi, piece.lo, tree.spans.name(piece.ix)
 
-    def __lt__(self, other: _Key) -> bool:
-        if self._key != other._key:
-            return self._key < other._key
+    def __lt__(self, other: _Below) -> bool:
         return self._tree.digest(self.piece.ix) < self._tree.digest(other.piece.ix)
+
+
+_Ranked = tuple[int, int, str, _Below]
+
+
+def _ranked(tree: SpanTree, piece: Piece) -> _Ranked:
+    """Return what sorts spans by the rule of the walk: latest end, earliest start, name, what lies below."""
+    return -piece.hi, piece.lo, tree.spans.name(piece.ix), _Below(tree, piece)
 
 
 class _Latest:
@@ -114,15 +119,15 @@ class _Latest:
 
     def __init__(self, tree: SpanTree, entered: set[int]) -> None:
         self._tree, self._entered = tree, entered
-        self._heap: list[_Key] = []
+        self._heap: list[_Ranked] = []
 
     def add(self, piece: Piece) -> None:
-        heappush(self._heap, _Key(self._tree, piece))
+        heappush(self._heap, _ranked(self._tree, piece))
 
     def until(self, moment: int) -> Piece | None:
         """Return the one that ended last, at ``moment`` or before, of those that were not entered."""
         while self._heap:
-            piece = self._heap[0].piece
+            piece = self._heap[0][-1].piece
             if piece.hi <= moment and piece.ix not in self._entered:
                 return piece
             heappop(self._heap)  # the walk does not come to a later moment again

@@ -9,28 +9,32 @@ from dataclasses import replace
 
 import pytest
 
-from grademl_otel.analyzers.graph import OverlapTolerance, Path, shortened_total, trace_paths, tree_path
+from grademl_otel.analyzers.graph import (
+    DEFAULT_TOLERANCE,
+    OverlapTolerance,
+    Path,
+    shortened_total,
+    trace_paths,
+    tree_path,
+)
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER
 
 from ..support.build import S, columns
+from ..support.paths import assert_tiles, told, walked_path
 
 US = 1_000
 
 
-def path_of(spans: Sequence[S], root: str | None = None, **options: object) -> Path:
-    ids = [span.id for span in spans]
-    path = tree_path(columns(spans), ids.index(root) if root else 0, **options)  # type: ignore[arg-type]
+def path_of(
+    spans: Sequence[S], root: str | None = None, tolerance: OverlapTolerance = DEFAULT_TOLERANCE
+) -> Path:
+    """Return the path, which is the same by the walk and, where the tree is plain, on arrays."""
+    cols = columns(spans)
+    root_ix = [span.id for span in spans].index(root) if root else 0
+    path = tree_path(cols, root_ix, tolerance)
     assert_tiles(path)
+    assert told(cols, path) == told(cols, walked_path(cols, root_ix, tolerance))
     return path
-
-
-def assert_tiles(path: Path) -> None:
-    cursor = path.start
-    for section in path.sections:
-        assert section.start == cursor
-        assert section.end > section.start
-        cursor = section.end
-    assert cursor == path.end
 
 
 def brief(path: Path) -> str:
@@ -138,10 +142,9 @@ def test_repeating_a_step_multiplies_every_total(case: str) -> None:
 
 
 def totals(path: Path) -> dict[str, int]:
-    by_phase: dict[str, int] = {}
-    for section in path.sections:
-        by_phase[section.phase] = by_phase.get(section.phase, 0) + section.duration
-    return by_phase
+    sections = path.sections
+    by_phase = sections.by(sections.phase, len(sections.phases)).tolist()
+    return {phase: ns for phase, ns in zip(sections.phases, by_phase, strict=True) if ns}
 
 
 def test_splitting_a_span_keeps_the_total() -> None:
@@ -181,17 +184,28 @@ def test_depth_of_ten_thousand_finishes() -> None:
     assert len(path.sections) == 2 * depth - 1
 
 
+@pytest.mark.parametrize(("start", "own"), [(0, 0), (2, 2)])
+def test_a_long_chain_of_siblings_finishes(start: int, own: int) -> None:
+    """With and without time between one and the next."""
+    width = 20_000
+    spans = [S("root", 0, 10 * width)]
+    spans += [S(str(i), 10 * i + start, 10 * i + 10, "root", name="op") for i in range(width)]
+    expected = {"op": (10 - own) * width} | ({"root": own * width} if own else {})
+    assert totals(path_of(spans)) == expected
+
+
 def test_width_of_a_hundred_thousand_finishes() -> None:
     width = 100_000
     spans = [S("root", 0, 10 * width)]
     spans += [S(str(i), 10 * i + 2, 10 * i + 9, "root", name="op") for i in range(width)]
-    path = path_of(spans)
+    path = tree_path(columns(spans), 0)
+    assert_tiles(path)
     assert totals(path) == {"root": 3 * width, "op": 7 * width}
 
 
 def test_width_of_a_hundred_thousand_alike_finishes() -> None:
     spans = [S("root", 0, 10), *(S(str(i), 2, 9, "root", name="op") for i in range(100_000))]
-    assert totals(path_of(spans)) == {"root": 3, "op": 7}
+    assert totals(tree_path(columns(spans), 0)) == {"root": 3, "op": 7}
 
 
 # --- lanes ------------------------------------------------------------------------------------------------
@@ -268,6 +282,67 @@ def test_a_blocking_link_leads_into_another_lane() -> None:
     assert brief(path_of(follows)) == "run95-100 save50-95 run0-50"
 
 
+def test_a_blocking_link_leads_out_of_the_tree_and_back() -> None:
+    """To a span of another trace, with what lies below it: a job that a request waited for."""
+    spans = [
+        S("request", 10, 100),
+        S("before", 12, 30, "request"),
+        S("ask", 40, 95, "request", links=[("job", "blocking")]),
+        S("job", 20, 90, trace=2),
+        S("query", 50, 80, "job", trace=2),
+    ]
+    path = path_of(spans)
+    assert brief(path) == "request95-100 ask90-95 job80-90 query50-80 job20-50 before12-20 request10-12"
+    assert [s.kind for s in path.sections if s.phase == "ask"] == ["handoff"]
+    assert [s.entered_by.edge for s in path.sections if (s.phase, s.end) == ("job", 90)] == ["link"]
+    long_ago = [replace(span, start=1, end=9) if span.id == "job" else span for span in spans]
+    assert brief(path_of(long_ago)) == "request95-100 ask40-95 request30-40 before12-30 request10-12"
+
+
+def test_a_blocking_link_binds_a_sibling_that_would_not_block_otherwise() -> None:
+    spans = [
+        S("R", 0, 100),
+        S("A", 5, 60, "R"),
+        S("B", 40, 100, "R", links=[("A", "blocking")]),
+    ]
+    assert brief(path_of(spans)) == "B60-100 A5-60 R0-5"
+    assert brief(path_of([*spans[:2], replace(spans[2], links=[])])) == "B40-100 R0-40"
+
+
+def test_links_in_a_ring_and_to_what_lies_above_end() -> None:
+    spans = [
+        S("R", 0, 100),
+        S("A", 10, 90, "R", links=[("B", "blocking"), ("R", "blocking")]),
+        S("B", 5, 80, "R", links=[("A", "blocking"), ("B", "blocking")]),
+    ]
+    assert brief(path_of(spans)) == "R90-100 A80-90 B5-80 R0-5"
+
+
+def test_a_wait_inside_another_lane_never_leads_forward_again() -> None:
+    """The worker's fetch waits for a third lane that began long before it; its lane is left for good."""
+    spans = [
+        S("run", 0, 100, attributes=lane("main")),
+        S("data.wait", 40, 92, "run", attributes=lane("main", "1")),
+        S("fetch", 30, 90, "run", attributes=lane("worker", "1")),
+        S("inner", 50, 85, "fetch", name="data.wait", attributes=lane("worker", "2")),
+        S("earlier", 20, 30, "run", attributes=lane("worker")),
+        S("shard", 10, 80, "run", attributes=lane("disk", "2")),
+    ]
+    assert brief(path_of(spans)) == "run92-100 data.wait90-92 fetch85-90 data.wait80-85 shard10-80 run0-10"
+
+
+def test_many_waits_for_one_item_finish() -> None:
+    count = 20_000
+    spans = [S("run", 0, 10 * count, attributes=lane("main"))]
+    for i in range(count):
+        at = 10 * i
+        spans.append(S(f"w{i}", at, at + 9, "run", name="data.wait", attributes=lane("main", "x")))
+        spans.append(S(f"f{i}", at + 1, at + 8, "run", name="data.fetch", attributes=lane("worker", "x")))
+    path = tree_path(columns(spans), 0)
+    assert_tiles(path)
+    assert totals(path) == {"run": 1, "data.wait": 2, "data.fetch": 10 * count - 3}
+
+
 def test_the_runs_of_other_ranks_are_concurrent_though_their_lane_has_the_same_name() -> None:
     spans = [
         S("run0", 0, 100, name="run", attributes=lane("main"), resource={"grademl.rank": 0}),
@@ -298,10 +373,10 @@ def test_a_small_overlap_in_one_lane_is_cut_and_counted(key: str) -> None:
     path = path_of(spans)
     assert brief(path) == "B5000-10000 A0-5000"
     assert path.overlap_ns == 60
-    off = path_of(spans, overlap_tolerance=OverlapTolerance.parse("0"))
+    off = path_of(spans, tolerance=OverlapTolerance.parse("0"))
     assert brief(off) == "B5000-10000 R0-5000"
     assert off.overlap_ns == 0
-    assert brief(path_of(spans, overlap_tolerance=OverlapTolerance.parse("50ns"))) == "B5000-10000 R0-5000"
+    assert brief(path_of(spans, tolerance=OverlapTolerance.parse("50ns"))) == "B5000-10000 R0-5000"
 
 
 def test_the_default_tolerance_is_one_percent_and_one_millisecond_at_most() -> None:
@@ -355,6 +430,31 @@ def test_tolerance_that_means_nothing_is_refused(text: str) -> None:
 def test_a_wait_loses_a_tie() -> None:
     spans = [S("R", 0, 100), S("data.wait", 10, 90, "R"), S("forward", 40, 90, "R")]
     assert brief(path_of(spans)) == "R90-100 forward40-90 R0-40"
+
+
+def test_which_of_two_alike_phases_of_a_lane_holds_a_third_does_not_depend_on_the_order_of_spans() -> None:
+    spans = [
+        S("R", 0, 100, attributes=lane("main")),
+        S("a", 10, 90, "R", attributes=lane("main")),
+        S("b", 10, 90, "R", attributes=lane("main")),
+        S("c", 20, 30, "R", attributes=lane("main")),
+    ]
+    assert brief(path_of(spans)) == "R90-100 a30-90 c20-30 a10-20 R0-10"
+    assert brief(path_of([spans[0], spans[3], spans[2], spans[1]])) == brief(path_of(spans))
+
+
+def test_alike_siblings_of_two_services_do_not_depend_on_the_order_of_spans() -> None:
+    spans = [S("R", 0, 100, resource={"service.name": "r"})]
+    spans += [S(s, 10, 90, "R", name="op", resource={"service.name": s}) for s in ("a", "b")]
+
+    def service(order: list[S]) -> str:
+        cols = columns(order)
+        section = path_of(order).sections[1]
+        assert section.phase == "op"
+        assert section.span_ix is not None
+        return cols.service(section.span_ix)
+
+    assert service(spans) == service([spans[0], spans[2], spans[1]])
 
 
 def test_alike_siblings_with_unlike_children_do_not_depend_on_the_order_of_spans() -> None:
@@ -413,6 +513,27 @@ def test_of_several_roots_the_longest_is_the_trace_and_an_orphan_comes_last() ->
         S("impossible", 500, 400, trace=2),
     ]
     assert [root for root, _ in trace_paths(columns(spans))] == [1, 3]
+
+
+def test_a_child_of_another_trace_is_a_child() -> None:
+    spans = [S("R", 0, 100), S("A", 10, 90, "R", trace=2), S("B", 20, 30, "A", trace=1)]
+    cols = columns(spans)
+    assert [(root, brief(path)) for root, path in trace_paths(cols)] == [
+        (0, "R90-100 A30-90 B20-30 A10-20 R0-10"),
+        (1, "A30-90 B20-30 A10-20"),
+    ]
+
+
+def test_times_at_both_ends_of_what_64_bits_hold() -> None:
+    most = 2**63 - 1
+    spans = [S("R", -most - 1, most), S("A", -most, most - 1, "R"), S("B", -most - 1, most, "A")]
+    path = path_of(spans)
+    assert brief(path) == f"R{most - 1}-{most} B{-most}-{most - 1} R{-most - 1}-{-most}"
+    assert path.total_ns == 2**64 - 1
+    late = [S("R", 0, most), *(S(str(i), 0, most, "R", name="op") for i in range(9))]
+    assert brief(path_of(late)) == f"op0-{most}"
+    outside = [S("R", 5, 6), *(S(str(i), 0, most, "R", name="op") for i in range(9))]
+    assert path_of(outside).clipped_ns == most
 
 
 def test_no_spans_no_paths() -> None:

@@ -76,7 +76,7 @@ def columns(spans: Sequence[S]) -> SpanColumns:
         links=Links(
             span_ix=np.array([ix for ix, _, _ in links], dtype=np.int64),
             trace_hi=np.zeros(len(links), dtype=np.uint64),
-            trace_lo=np.array([spans[ix].trace for ix, _, _ in links], dtype=np.uint64),
+            trace_lo=np.array([spans[index[target]].trace for _, target, _ in links], dtype=np.uint64),
             span_id=np.array([ids[target] for _, target, _ in links], dtype=np.uint64),
             kind=[kind for _, _, kind in links],
         ),

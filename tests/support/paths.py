@@ -7,6 +7,7 @@ import numpy as np
 
 from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, OverlapTolerance, Path, SpanTree
 from grademl_otel.analyzers.graph.labels import labelled
+from grademl_otel.analyzers.graph.trace_paths import MOST_NS
 from grademl_otel.analyzers.graph.tree import walk
 from grademl_otel.analyzers.model.columns import SpanColumns
 
@@ -18,7 +19,7 @@ def walked_path(spans: SpanColumns, root_ix: int, tolerance: OverlapTolerance = 
     sections = labelled(spans, found.pieces, tree, np.arange(len(found.pieces)))
     start = int(spans.start[root_ix])
     end = max(start, int(spans.end[root_ix]))
-    return Path(start, end, sections, found.clipped_ns, found.overlap_ns)
+    return Path(start, end, sections, min(found.clipped_ns, MOST_NS), found.overlap_ns)
 
 
 def told(spans: SpanColumns, path: Path, shift: int = 0) -> list[tuple[object, ...]]:
