@@ -70,11 +70,12 @@ def learned_edges(graph: EventGraph, error_ns: int = 0, clock: IntArray | None =
 
 def learn(graph: EventGraph, error_ns: int = 0, clock: IntArray | None = None) -> Learned:
     """Return the same, with how much was left out. Sources and targets lie in different lanes."""
-    found = Recurring.of(graph)
+    unexplained = _Unexplained.of(graph)
+    found = Recurring.of(graph) if unexplained.enough else None
     if found is None:
         return Learned(Edges.join([]), 0)
     sources = _sources(graph, found)
-    events = list(_unexplained(graph, found))
+    events = list(unexplained.targets(graph, found))
     events.sort(key=lambda one: -len(one.at))  # stable: of equally many, those that come first by name
     soon = max(_SOON_NS, round(_SOON_SHARE * found.length_ns))
     usual = np.sort(sources[:_MOST_SOURCES])
@@ -123,29 +124,50 @@ class _Target:
         )  # fmt: skip
 
 
-def _unexplained(graph: EventGraph, found: Recurring) -> Iterator[_Target]:
-    """Yield the events that no edge explains and that something must: ends of waits, starts after holes."""
-    explained = np.zeros((2, len(graph)), np.bool_)
-    explained[graph.edges.to_end.astype(np.int64), graph.edges.target] = True
-    named = np.array(["wait" in name.replace("_", ".").split(".") for name in graph.phases] or [False])
-    waiting = graph.waits & (graph.kind != KINDS.index(TRANSFER))
-    waiting |= (graph.kind == KINDS.index(UNEXPLAINED)) | named[graph.phase]
-    ends = (waiting & ~explained[1])[found.last]
-    before = np.full(len(graph), _NEVER, np.int64)
-    same = graph.lane[1:] == graph.lane[:-1]
-    before[1:][same] = graph.end[:-1][same]
-    starts = ((graph.start > before) & ~explained[0])[found.first]
-    bounds = np.searchsorted(found.type, np.arange(len(found.lane_of) + 1))
-    for kind, lane in enumerate(found.lane_of.tolist()):
-        mine = np.arange(bounds[kind], bounds[kind + 1])
-        for to_end, wanted in ((False, starts), (True, ends)):
-            at = mine[wanted[mine]]
-            if len(at) < FEWEST:
-                continue
-            activity = found.last[at] if to_end else found.first[at]
-            time = graph.end[activity] if to_end else graph.start[activity]
-            ready = found.start[at] if to_end else before[activity]
-            yield _Target(kind, lane, to_end, activity, found.step[at], time, ready)
+@dataclass(frozen=True)
+class _Unexplained:
+    """The events of steps that no edge explains and that something must."""
+
+    starts: BoolArray
+    """Of each activity: whether it begins after a hole in its lane."""
+    ends: BoolArray
+    """Whether it is a wait."""
+    before: IntArray
+    """End of the activity before it in its lane."""
+
+    @classmethod
+    def of(cls, graph: EventGraph) -> _Unexplained:
+        explained = np.zeros((2, len(graph)), np.bool_)
+        explained[graph.edges.to_end.astype(np.int64), graph.edges.target] = True
+        named = np.array(["wait" in name.replace("_", ".").split(".") for name in graph.phases] or [False])
+        waiting = graph.waits & (graph.kind != KINDS.index(TRANSFER))
+        waiting |= (graph.kind == KINDS.index(UNEXPLAINED)) | named[graph.phase]
+        before = np.full(len(graph), _NEVER, np.int64)
+        same = graph.lane[1:] == graph.lane[:-1]
+        before[1:][same] = graph.end[:-1][same]
+        inside = graph.step >= 0
+        after_hole = inside & (graph.start > before) & ~explained[0]
+        return cls(after_hole, inside & waiting & ~explained[1], before)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are so many that anything could be learned."""
+        return max(np.count_nonzero(self.starts), np.count_nonzero(self.ends)) >= FEWEST
+
+    def targets(self, graph: EventGraph, found: Recurring) -> Iterator[_Target]:
+        """Yield those that recur."""
+        ends, starts = self.ends[found.last], self.starts[found.first]
+        bounds = np.searchsorted(found.type, np.arange(len(found.lane_of) + 1))
+        for kind, lane in enumerate(found.lane_of.tolist()):
+            mine = np.arange(bounds[kind], bounds[kind + 1])
+            for to_end, wanted in ((False, starts), (True, ends)):
+                at = mine[wanted[mine]]
+                if len(at) < FEWEST:
+                    continue
+                activity = found.last[at] if to_end else found.first[at]
+                time = graph.end[activity] if to_end else graph.start[activity]
+                ready = found.start[at] if to_end else self.before[activity]
+                yield _Target(kind, lane, to_end, activity, found.step[at], time, ready)
 
 
 # --- What explains it -------------------------------------------------------------------------------------
