@@ -22,9 +22,12 @@ def with_inferred(run: Run, graph: EventGraph) -> EventGraph:
     repeated steps allow to infer, in this order: what one explains the next need not.
     """
     clocks = activities(run).collectives.clocks
-    graph = with_barriers(run, replace(graph, edges=Edges.join([graph.edges, tie_edges(run, clocks, graph)])))
-    learned = learned_edges(graph, clocks.error_ns, _clock_of_lanes(run, clocks, graph))
-    return replace(graph, edges=Edges.join([graph.edges, learned]))
+    graph = with_barriers(run, _with(graph, tie_edges(run, clocks, graph)))
+    return _with(graph, learned_edges(graph, clocks.error_ns, _clock_of_lanes(run, clocks, graph)))
+
+
+def _with(graph: EventGraph, edges: Edges) -> EventGraph:
+    return replace(graph, edges=Edges.join([graph.edges, edges])) if len(edges) else graph
 
 
 def _clock_of_lanes(run: Run, clocks: Clocks, graph: EventGraph) -> IntArray:

@@ -15,6 +15,7 @@ from grademl_otel.analyzers.graph.estimates import resistant_slope, wilson
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, QUEUE, Edges, EventGraph
 from grademl_otel.analyzers.graph.learned import FEWEST, learn, learned_edges
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, UNEXPLAINED, WAIT, WORK
+from grademl_otel.analyzers.model.columns import IntArray
 
 US, MS = 1_000, 1_000_000
 STEP = 100 * MS
@@ -26,17 +27,20 @@ def graph_of(acts: Sequence[Act], edges: Edges | None = None) -> EventGraph:
     lanes = sorted({act[0] for act in acts})
     phases = sorted({act[1] for act in acts})
     acts = sorted(acts, key=lambda act: (lanes.index(act[0]), act[2]))
-    column = [np.array([act[place] for act in acts]) for place in range(6)]
     n = len(acts)
     none, no = np.full(n, -1), np.zeros(n, np.bool_)
+
+    def ints(values: Sequence[int]) -> IntArray:
+        return np.array(values, np.int64)
+
     return EventGraph(
-        lane=np.array([lanes.index(act[0]) for act in acts]),
-        start=column[2],
-        end=column[3],
-        phase=np.array([phases.index(act[1]) for act in acts]),
-        kind=np.array([KINDS.index(act[5]) for act in acts]),
-        waits=np.array([act[5] in (WAIT, UNEXPLAINED) for act in acts]),
-        step=column[4],
+        lane=ints([lanes.index(act[0]) for act in acts]),
+        start=ints([act[2] for act in acts]),
+        end=ints([act[3] for act in acts]),
+        phase=ints([phases.index(act[1]) for act in acts]),
+        kind=ints([KINDS.index(act[5]) for act in acts]),
+        waits=np.array([act[5] in (WAIT, UNEXPLAINED) for act in acts], np.bool_),
+        step=ints([act[4] for act in acts]),
         item=none,
         span_ix=none,
         holder=none,
