@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
@@ -148,7 +149,9 @@ def logged(spans: SpanColumns, some: IntArray, sought: str) -> list[int]:
     by_event = spans.raw_events.that_may_have(raw, some)
     for at in np.flatnonzero(by_attribute | by_event).tolist():
         ix = int(some[at])
-        texts: list[Any] = [spans.attributes(ix)] if by_attribute[at] else []
+        # That a span was made in a run is no sign that it launched it.
+        attributes = {key: value for key, value in spans.attributes(ix).items() if key != semconv.RUN_ID}
+        texts: list[Any] = [attributes] if by_attribute[at] else []
         if by_event[at]:
             texts += [(event.name, event.attributes) for event in spans.events(ix)]
         if word.search(repr(texts)):

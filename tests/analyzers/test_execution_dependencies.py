@@ -229,10 +229,6 @@ def test_what_an_attribute_names_and_is_not_there_is_a_conflict_and_so_is_a_circ
         "/dag/a: grademl.after names 'gone', which is no sibling of it",
         "/dag/c cannot come after itself: /dag/c",
         "/dag/b cannot come after what itself comes after it: /dag/a",
-    ] or model.conflicts == [
-        "/dag/a: grademl.after names 'gone', which is no sibling of it",
-        "/dag/c cannot come after itself: /dag/c",
-        "/dag/a cannot come after what itself comes after it: /dag/b",
     ]
     assert len(model.dependencies) == 1
 
