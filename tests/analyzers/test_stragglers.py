@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -32,6 +33,7 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     lateness,
 )
 from grademl_otel.analyzers.errors import EXIT_NOTHING_FOUND
+from grademl_otel.analyzers.graph import run_path
 from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison, compare_ranks
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.facts import Scope
@@ -497,6 +499,17 @@ def test_hosts_without_a_common_collective_cannot_be_compared() -> None:
     assert "nothing ties the clock of node-2" in judgement.abstained[0].missing
 
 
+@pytest.mark.parametrize("skew", [{3: -70 * MS, 1: 300 * MS}, {2: 5000 * MS}])
+def test_the_barrier_of_backward_needs_no_common_clock(skew: dict[int, int]) -> None:
+    """Nothing ties the hosts, but each rank's own clock tells how long it was in backward."""
+    run = run_of(training(more_ns={(3, sc.FORWARD): 60 * MS}, skew_ns=skew))
+    assert not run.clocks.tell(run.ranks, 200 * MS)  # type: ignore[union-attr]
+    finding = named(run)
+    assert (finding.where.ranks, finding.severity, finding.gain) == ([3], WARNING, None)
+    assert evidence(finding)["arrives.late"] == 60 * MS
+    assert evidence(finding)["forward.more"] == 60 * MS
+
+
 @pytest.mark.parametrize("skew", [{}, {3: 5000 * MS}, {3: -70 * MS, 1: 300 * MS}])
 def test_clocks_of_hosts_change_nothing(skew: dict[int, int]) -> None:
     finding = named(run_of(training(buckets=4, more_ns={(3, sc.FORWARD): 60 * MS}, skew_ns=skew)))
@@ -512,6 +525,73 @@ def test_ends_before_arrivals_are_no_ground() -> None:
     judgement = stragglers.judge(replace(run, spans=replace(run.spans, end=end)))
     assert judgement.findings == []
     assert "end before their last member has arrived" in judgement.abstained[0].missing
+
+
+# --- The path says the same --------------------------------------------------------------------------------
+
+RECORDED: dict[str, dict[str, object]] = {
+    "blocking": {"explicit": True},
+    "buckets": {"buckets": 4},
+    "blocking, tables alone": {"explicit": True, "detail_level": 40},
+    "buckets, tables alone": {"buckets": 4, "detail_level": 40},
+    "nothing": {},
+}
+
+
+def short(**changes: object) -> Training:
+    """Steps of 14 ms and more, that tables alone can tell of."""
+    return training(forward_ns=5 * MS, backward_ns=8 * MS, allreduce_ns=1 * MS, **changes)
+
+
+@pytest.mark.parametrize("how", RECORDED)
+@pytest.mark.parametrize("phase", [sc.FORWARD, sc.BACKWARD, sc.OPTIMIZER])
+def test_findings_and_path_name_the_same(how: str, phase: str) -> None:
+    run = run_of(short(more_ns={(2, phase): 12 * MS}, **RECORDED[how]))
+    path = run_path(run)
+    work: Counter[int | None] = Counter()
+    for section in path.sections:
+        if section.phase in (sc.FORWARD, sc.BACKWARD, sc.OPTIMIZER):
+            work[section.rank] += section.duration
+    judgement = stragglers.judge(run)
+    if how == "nothing" and phase == sc.BACKWARD:
+        # Equally long on all: the path stays where it is, and nobody is named.
+        assert judgement.findings == []
+        assert "not observable" in judgement.abstained[0].missing
+        assert list(work) == [max(run.ranks, key=lambda rank: (run.rank_bounds[rank][1], -rank))]
+        return
+    if how == "buckets, tables alone" and phase == sc.BACKWARD:
+        # By a quarter of it the rank is late for the first of them: the path goes by it, the rule names it.
+        assert {rank for one in judgement.findings for rank in one.where.ranks} <= {2}
+    else:
+        assert [one.where.ranks for one in judgement.findings] == [[2]]
+    assert work[2] > 0.9 * sum(work.values())
+    guessed = how == "nothing" or "tables" in how
+    ways = {s.entered_by.evidence for s in path.sections if s.entered_by.edge == "collective"}
+    assert ways <= ({"inferred"} if guessed else {"observed"})
+    if guessed:
+        assert CRITICAL not in [one.severity for one in judgement.findings]
+
+
+@pytest.mark.parametrize("how", RECORDED)
+def test_of_alike_ranks_the_path_follows_none_for_what_is_inferred(how: str) -> None:
+    run = run_of(short(**RECORDED[how]))
+    assert stragglers.judge(run).findings == []
+    if how == "nothing" or "tables" in how:
+        assert len({section.rank for section in run_path(run).sections}) == 1
+
+
+@pytest.mark.parametrize("allreduce", [1, 40])
+def test_transfers_are_on_the_path_as_far_as_they_are_found(allreduce: int) -> None:
+    run = run_of(training(explicit=True, allreduce_ns=allreduce * MS))
+    path = run_path(run)
+    moved = sum(s.duration for s in path.sections if s.kind == "transfer")
+    share = moved / path.total_ns
+    findings = communication.judge(run).findings
+    assert bool(findings) == (allreduce == 40)
+    assert share == pytest.approx(allreduce * 24 * MS / path.total_ns)
+    if findings:
+        found = evidence(findings[0])["collective.transfer.share"]
+        assert share == pytest.approx(found, rel=0.15)  # of the run, where the other is of its steady steps
 
 
 # --- Communication -----------------------------------------------------------------------------------------
