@@ -47,17 +47,17 @@ def blocked_by_phase(run: Run) -> dict[str, int]:
         if ns:
             blocked[phase] = ns
     items = found.items
-    pairs = [(wait, item) for wait in range(len(waits)) if (item := found.item_of_wait(wait)) is not None]
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    start = waits.start[table[:, 0]]
-    end = np.maximum(np.minimum(waits.end[table[:, 0]], items.end[table[:, 1]]), start)
+    ended = np.flatnonzero(found.item_of_waits >= 0)
+    item = found.item_of_waits[ended]
+    start = waits.start[ended]
+    end = np.maximum(np.minimum(waits.end[ended], items.end[item]), start)
     lane = _lane_numbers(found)
     for phase, begin, finish in (
         (semconv.DATA_FETCH, items.start, items.fetched),
         (semconv.DATA_COLLATE, items.collating, items.end),
     ):
         busy = _BusyTime(lane, begin, finish)
-        ns = busy.between(lane[table[:, 1]], start, end)
+        ns = busy.between(lane[item], start, end)
         if ns:
             blocked[phase] = blocked.get(phase, 0) + ns
     return blocked

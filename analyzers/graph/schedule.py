@@ -22,6 +22,7 @@ a shorter activity moves no bound of a queue, and no choice that was made by who
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,22 @@ MOST_JOINS: Final = 300_000
 """Constraints up to which a summary asks for slack and drag, see `Schedule.joins`: about 0.1 s a pass."""
 
 _FAR: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The forward pass without its lags: what each head waits for, head by head."""
+
+    order: IntArray
+    """Of all constraints, see `Schedule._every`."""
+    sources: list[int]
+    """Numbers of the heads that they are told from."""
+    limits: list[int]
+    """Where those of each head begin, and the last end."""
+    waiting: list[int]
+    """Heads that wait for anything."""
+    begun: IntArray
+    """When the others come."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +134,14 @@ class Schedule:
 
     def forward(self, lengths: IntArray | None = None) -> IntArray:
         """Return when each activity ends, with these ``lengths``; by default exactly when it did."""
-        events, heads = self._events, self._heads
+        events, plan = self._events, self._plan
         entry, since = self._entries(lengths)
         offset = self._offsets(entry)
-        source, target, lag = self._every(entry, since)
-        target = self._number()[target]
-        order = np.argsort(target, kind="stable")
-        limits = np.searchsorted(target[order], np.arange(len(heads) + 1)).tolist()
-        sources, lags = self._base[source][order].tolist(), (offset[source] + lag)[order].tolist()
-        waits = np.zeros(len(heads), bool)
-        waits[target] = True
-        came = np.where(waits, -_FAR, events.time[heads]).tolist()
-        for head in np.flatnonzero(waits).tolist():
-            latest = came[head]
+        source, _, lag = self._every(entry, since)
+        lags = (offset[source] + lag)[plan.order].tolist()
+        came, sources, limits = plan.begun.tolist(), plan.sources, plan.limits
+        for head in plan.waiting:
+            latest = -_FAR
             for at in range(limits[head], limits[head + 1]):
                 moment = came[sources[at]] + lags[at]
                 if moment > latest:
@@ -180,31 +192,17 @@ class Schedule:
         """Return how much earlier the whole would end with these ``lengths``; below 0: later."""
         return self.end - int(self.forward(lengths).max()) if len(self.graph) else 0
 
-    def activities_at(self, lane: IntArray, moment: IntArray) -> IntArray:
-        """Return for each moment in a lane the activity that contains it; -1 where there is none."""
-        graph = self.graph
-        order = np.lexsort((np.concatenate([graph.start, moment]), np.concatenate([graph.lane, lane])))
-        # Equal keys keep their order: an activity comes before the moment that is its start.
-        count = len(self.graph)
-        seen = np.maximum.accumulate(np.where(order < count, order, -1))
-        at = np.empty(len(order), np.int64)
-        at[order] = seen
-        found = at[count:]
-        if not count:
-            return found
-        there = (found >= 0) & (self.graph.lane[found] == lane) & (moment < self.graph.end[found])
-        return np.where(there, found, -1)
-
     def _entries(self, lengths: IntArray | None) -> tuple[IntArray, IntArray]:
         """Return for each event, with ``lengths``, the lag after the one before it, and `_since`."""
         events, since = self._events, self._since
         if lengths is not None and (changed := lengths != self.lengths).any():
-            since = since.copy()
-            scaled = np.flatnonzero(changed[events.activity] & self._tail)
-            scaled = scaled[since[scaled] > 0]
+            scaled = np.flatnonzero(changed[events.activity] & self._tail & (since > 0))
             of = events.activity[scaled]
-            rows = zip(since[scaled].tolist(), lengths[of].tolist(), self.lengths[of].tolist(), strict=True)
-            since[scaled] = [passed * long // full for passed, long, full in rows]  # may exceed 64 bits
+            passed, long, full = since[scaled], lengths[of], self.lengths[of]
+            if int(passed.max(initial=0)) * int(long.max(initial=0)) > _FAR:
+                passed, long, full = (part.astype(object) for part in (passed, long, full))
+            since = since.copy()
+            since[scaled] = passed * long // full
         entry = np.zeros(len(events.time), np.int64)
         entry[1:] = since[1:] - since[:-1]
         edges = self.graph.edges
@@ -230,7 +228,21 @@ class Schedule:
             np.concatenate([lag, entry[follow]]),
         )
 
+    @cached_property
+    def _plan(self) -> _Plan:
+        source, target, _ = self._every(*self._entries(None))
+        target = self._number()[target]
+        order = np.argsort(target, kind="stable")
+        return _Plan(
+            order=order,
+            sources=self._base[source][order].tolist(),
+            limits=np.searchsorted(target[order], np.arange(len(self._heads) + 1)).tolist(),
+            waiting=np.unique(target).tolist(),
+            begun=self._events.time[self._heads],
+        )
+
     def _number(self) -> IntArray:
+        """Return for each event its place in ``_heads``; -1 where it is none."""
         number = np.full(len(self._events.time), -1, np.int64)
         number[self._heads] = np.arange(len(self._heads))
         return number

@@ -22,7 +22,7 @@ from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 
 _MOST_DRAGS: Final = 32
-_MOST_PASSES: Final = 2_000_000
+_MOST_PASSES: Final = 1_500_000
 """Keys, the largest first, of which drag is told; and the constraints looked at for all of them together."""
 _FAR: Final = np.iinfo(np.int64).max
 

@@ -136,12 +136,6 @@ class TestSlackAndDrag:
         assert found.drag(np.zeros(0, bool)) == 0
         assert found.end == 0
 
-    def test_activities_are_found_by_lane_and_moment(self) -> None:
-        found = schedule([(0, 0, 10, False), (0, 12, 20, False), (1, 5, 9, False)])
-        lanes = np.array([0, 0, 0, 0, 1, 1, 0])
-        moments = np.array([0, 9, 10, 12, 4, 5, 20])
-        assert found.activities_at(lanes, moments).tolist() == [0, 0, -1, 1, -1, 2, -1]
-
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[Activity], list[Edge]]:
@@ -261,10 +255,11 @@ class TestEveryGraph:
         lane = min(lane for lane, _, end, _ in activities if end == high)
         path = walk(graph, lane, 0, high)
         found = Schedule.of(graph, 0, high)
-        sections = path.sections
-        at = found.activities_at(sections.lane, sections.start)
-        inside = (at >= 0) & (sections.kind != KINDS.index(GAP))
-        assert not found.slack()[at[inside]].any()
+        slack = found.slack()
+        for section, lane in zip(path.sections, path.sections.lane.tolist(), strict=True):
+            for number, (of, start, end, _) in enumerate(activities):
+                if section.kind != GAP and of == lane and start <= section.start < end:
+                    assert slack[number] == 0
 
     @given(graphs(), st.randoms(use_true_random=False))
     @settings(max_examples=100, deadline=None)
