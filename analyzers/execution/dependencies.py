@@ -7,9 +7,9 @@ dependency from a to b is legal if a is not b, both have the same parent, and no
 
 **Inferred.** When a phase begins, those that have ended by then are what it may have waited for. Of these
 only the frontier is taken (as the Spark parser of GradeML does for jobs): a set of ended phases, from which
-those go that a phase depends on, as soon as it ends itself. That is near a transitive reduction. Of a
-frontier wider than `WIDEST` its latest are taken: what two crowds of phases, one after the other, had to wait
-for is not told by n x m edges.
+those go that a phase depends on, as soon as it ends itself. That is near a transitive reduction. A family of
+n siblings gets `MOST_EACH` n + `MOST_BESIDES` of them; where two crowds follow each other, whose n x m would
+be more, a phase then waits for the latest of the frontier only, which says as much of the times.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from grademl_otel.analyzers.execution.model import INFERRED as NO_PLACE
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, EVIDENCE, INFERRED, OBSERVED
 from grademl_otel.analyzers.model.columns import IntArray
 
-WIDEST: Final = 32
-"""Most dependencies of one phase that are inferred."""
+MOST_EACH: Final = 8
+MOST_BESIDES: Final = 1024
+"""Most dependencies that are inferred of the times of siblings: so many for each, and so many more."""
 
 
 class IllegalDependency(ValueError):
@@ -145,29 +146,32 @@ def inferred(phases: Phases, told: Dependencies) -> Dependencies:
     overlap[1:] = ~begins[1:] & (phases.start[at][1:] < phases.end[at][:-1])
     mixed = np.bincount(family, overlap, minlength=int(begins.sum())) > 0
     chained = np.flatnonzero(~begins & ~mixed[family])
-    parts = [Dependencies.of(np.stack([at[chained - 1], at[chained]], axis=1), INFERRED)]
-    first = np.append(np.flatnonzero(begins), len(at))
-    for ix in np.flatnonzero(mixed).tolist():
-        parts.append(Dependencies.of(_frontiers(phases, at[first[ix] : first[ix + 1]]), INFERRED))
-    return Dependencies.join(parts)
+    found = [Dependencies.of(np.stack([at[chained - 1], at[chained]], axis=1), INFERRED)]
+    some = np.flatnonzero(mixed[family])
+    sizes = np.bincount(family[some])
+    times = zip(
+        at[some].tolist(), phases.start[at[some]].tolist(), phases.end[at[some]].tolist(), strict=True
+    )
+    pairs: list[tuple[int, int]] = []
+    for size in sizes[sizes > 0].tolist():
+        pairs += _frontiers(list(islice(times, size)))
+    return Dependencies.join([*found, Dependencies.of(pairs, INFERRED)])
 
 
-def _frontiers(phases: Phases, siblings: IntArray) -> list[tuple[int, int]]:
-    """Return (source, target) of siblings of which some overlap, by the frontier rule."""
-    start, end = phases.start[siblings], phases.end[siblings]
-    empty = start == end
+def _frontiers(siblings: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Return (source, target) of siblings, given as (phase, start, end), by the frontier rule."""
     # At one time: first the ends, then what takes no time, from start to end, then the starts.
-    moments = [
-        *zip(end[~empty].tolist(), [0] * int((~empty).sum()), siblings[~empty].tolist(), strict=True),
-        *zip(start[empty].tolist(), [1] * int(empty.sum()), siblings[empty].tolist(), strict=True),
-        *zip(start[~empty].tolist(), [2] * int((~empty).sum()), siblings[~empty].tolist(), strict=True),
-    ]
+    moments = [(end, 0, phase) for phase, start, end in siblings if end > start]
+    moments += [(start, 1 if end == start else 2, phase) for phase, start, end in siblings]
+    moments.sort()
+    most = MOST_EACH * len(siblings) + MOST_BESIDES
     found: list[tuple[int, int]] = []
     ended: dict[int, None] = {}
     waited: dict[int, list[int]] = {}
-    for _, what, phase in sorted(moments):
+    for _, what, phase in moments:
         if what > 0:
-            waited[phase] = list(islice(reversed(ended), WIDEST))
+            all_of_them = len(found) + len(ended) <= most
+            waited[phase] = list(ended) if all_of_them else list(islice(reversed(ended), 1))
             found += ((before, phase) for before in waited[phase])
         if what < 2:
             for before in waited.pop(phase):

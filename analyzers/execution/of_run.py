@@ -326,8 +326,9 @@ class _Attempt:
                 draft.kind(names[int(spans.name_ix[ix])], counted="step"), lane_of(rank, lane),
                 int(spans.start[ix]), int(spans.end[ix]), number=step, span_ix=ix,
             )  # fmt: skip
-        told = np.array(sorted(detailed), np.int64).reshape(-1, 2)
-        of_spans = np.isin(steps.rank + 1j * steps.step, told[:, 0] + 1j * told[:, 1])
+        width = int(steps.step.max(initial=0)) + 1
+        told = [rank * width + step for rank, step in detailed if 0 <= step < width]
+        of_spans = np.isin(steps.rank * width + steps.step, np.array(told, np.int64))
         for phase in sc.DEVICE_PHASES:
             column = sc.DEVICE_PREFIX + phase
             if column not in steps.count:

@@ -23,7 +23,14 @@ from grademl_otel.analyzers.execution import (
     IllegalDependency,
     execution_model,
 )
-from grademl_otel.analyzers.execution.dependencies import WIDEST, check, inferred, legal, none
+from grademl_otel.analyzers.execution.dependencies import (
+    MOST_BESIDES,
+    MOST_EACH,
+    check,
+    inferred,
+    legal,
+    none,
+)
 from grademl_otel.analyzers.execution.repeatability import repeatability
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, EVIDENCE, OBSERVED
 from grademl_otel.analyzers.graph.path import INFERRED as BY_TIMES
@@ -123,14 +130,21 @@ def test_a_job_that_has_waited_keeps_its_dependencies_in_the_frontier_until_it_e
     assert by_times((0, 10), (10, 50), (20, 30), (60, 70)) == {(0, 1), (0, 2), (1, 3), (2, 3)}
 
 
-def test_two_crowds_cost_no_product() -> None:
+def test_two_crowds_cost_no_product_and_one_that_waits_for_a_crowd_waits_for_all_of_it() -> None:
     n = 2000
     phases, _, places = tree(
-        P(-1, "all", 0, 100), *(P(0, "a", 0, 10) for _ in range(n)), *(P(0, "b", 20, 30) for _ in range(n))
+        P(-1, "all", 0, 100),
+        *(P(0, "a", 0, 10) for _ in range(n)),
+        P(0, "b", 10, 20),
+        *(P(0, "c", 20, 30) for _ in range(n)),
+        *(P(0, "d", 40, 50) for _ in range(n)),
     )
     found = inferred(phases, none())
-    assert len(found) == n * WIDEST
-    assert set(np.bincount(found.target)[np.array(places[1 + n :])].tolist()) == {WIDEST}
+    waits = np.bincount(found.target, minlength=len(phases))
+    assert waits[places[1 + n]] == n
+    assert set(waits[places[2 + n : 2 + 2 * n]].tolist()) == {1}
+    assert waits[places[2 + 2 * n :]].min() >= 1
+    assert len(found) <= MOST_EACH * (3 * n + 1) + MOST_BESIDES + n
 
 
 def test_times_tell_nothing_where_anything_else_does_and_of_what_has_no_place() -> None:

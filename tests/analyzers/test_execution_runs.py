@@ -184,6 +184,24 @@ def test_work_within_a_step_is_part_of_the_phase_that_it_lies_in() -> None:
     assert found.phases.busy[main_leaves(found, 0)].sum() == 100
 
 
+def test_what_a_device_did_is_beside_in_the_lane_of_its_stream_and_from_the_table_where_no_span_tells() -> (
+    None
+):
+    of_device = {"device.forward": (40, 30, 1), "device.backward": (80, 20, 2)}
+    rows = [R(0, 100, step=0, phases=of_device), R(100, 200, step=1, phases={"device.forward": (140, 30, 1)})]
+    told = {sc.LANE: "stream-0.7", sc.STEP_NUMBER: 1}
+    spans = [S("run", 0, 200), S("device.forward", 141, 170, "run", attributes=told, resource={sc.RANK: 0})]
+    found = execution_model((run := run_from(rows, 0, 200, spans=spans)).spans, [run])
+    device = found.select("/run*/attempt*/rank*/device/*")
+    assert [found.phases.identifier(node) for node in device.tolist()] == [
+        "device.forward[step=0]",
+        "device.backward[step=0]",
+    ]
+    assert found.phases.has(INFERRED)[device].tolist() == [False, True]
+    assert at(found, "/run*/attempt*/rank*/stream-0.7/device.forward[step=1]")
+    assert found.phases.has(BESIDE)[found.select("/run*/attempt*/rank*/stream-0.7")].all()
+
+
 def test_a_rank_whose_run_span_is_missing_is_derived(trained: Run) -> None:
     found = execution_model(trained.spans, [replace(trained, run_spans={0: trained.run_spans[0]})])
     flags = {rank: found.phases.flags[at(found, f"/run*/attempt*/rank[rank={rank}]")] for rank in (0, 1)}
