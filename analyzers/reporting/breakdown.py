@@ -8,9 +8,11 @@ from typing import Final
 
 from rich.console import Group
 
-from grademl_otel.analyzers.graph.breakdown import TemporalBreakdown
+from grademl_otel.analyzers.graph.breakdown import TemporalBreakdown, run_breakdown
+from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
+from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting.canvas import table
-from grademl_otel.analyzers.reporting.document import BreakdownEntry, IdleTime
+from grademl_otel.analyzers.reporting.document import BreakdownEntry, ExposedInfo, IdleTime
 from grademl_otel.analyzers.units import percent
 
 MAIN: Final = "main"
@@ -20,7 +22,21 @@ _KINDS: Final = 2
 COLUMNS: Final = ("", "compute", "comm.", "both", "copy", "idle", "mostly")
 
 
-def breakdown_entry(found: TemporalBreakdown) -> BreakdownEntry:
+def breakdown_of_run(run: Run) -> list[BreakdownEntry]:
+    """Return the breakdown of the main thread of each rank, with its exposed wait."""
+    return [
+        breakdown_entry(one, None if one.rank is None else _exposed(exposed_wait(run, one.rank)))
+        for one in run_breakdown(run)
+    ]
+
+
+def _exposed(found: ExposedWait | None) -> ExposedInfo | None:
+    if found is None:
+        return None
+    return ExposedInfo(found.n, found.wait_ns, found.idle_ns, found.busy_ns, found.unknown_ns)
+
+
+def breakdown_entry(found: TemporalBreakdown, exposed: ExposedInfo | None = None) -> BreakdownEntry:
     """Return ``found`` as an entry of the answer."""
     return BreakdownEntry(
         rank=found.rank,
@@ -32,6 +48,7 @@ def breakdown_entry(found: TemporalBreakdown) -> BreakdownEntry:
         memory_ns=found.memory_ns,
         idle=[IdleTime(kind, ns) for kind, ns in found.idle.items()],
         overlap_share=found.overlap_share,
+        exposed_wait=exposed,
     )
 
 

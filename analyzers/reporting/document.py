@@ -226,6 +226,19 @@ class IdleTime:
 
 
 @dataclass(frozen=True)
+class ExposedInfo:
+    """The waiting for data in steady steps, by what the device did meanwhile; the last three sum to it."""
+
+    steps: int
+    """Of which that is known."""
+    wait_ns: int
+    idle_ns: int
+    """It had nothing to do: exposed."""
+    busy_ns: int
+    unknown_ns: int
+
+
+@dataclass(frozen=True)
 class BreakdownEntry:
     """What one main thread or device did, in ns; the parts and all kinds of idleness sum to `wall_ns`."""
 
@@ -245,6 +258,8 @@ class BreakdownEntry:
     """The longest first."""
     overlap_share: float | None
     """Part of the communication that computing hides; null without communication."""
+    exposed_wait: ExposedInfo | None
+    """Of a main thread; null where it waits for no data, or nothing is known of the device in it."""
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from grademl_otel.analyzers.diagnosis.engine import diagnose, diagnose_ranks
 from grademl_otel.analyzers.diagnosis.finding import Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of, untold
 from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
-from grademl_otel.analyzers.graph.breakdown import run_breakdown
 from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
 from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import HowEnded, Run
-from grademl_otel.analyzers.reporting.breakdown import breakdown_entry
+from grademl_otel.analyzers.reporting.breakdown import breakdown_of_run
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.document import (
     BudgetEntry,
@@ -93,7 +92,7 @@ def _found(
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],
         ended=_all_ended(run),
-        breakdown=[breakdown_entry(one) for one in run_breakdown(run)],
+        breakdown=breakdown_of_run(run),
     )
 
 

@@ -62,6 +62,14 @@ def contract(document: dict[str, Any]) -> None:
         per_rank[entry["rank"]] += entry["ns"]
     assert set(per_rank.values()) <= {wall}
     assert sorted(per_rank) == document["completeness"]["ranks"]["present"]
+    for entry in document["breakdown"]:
+        parts = (entry[f"{part}_ns"] for part in ("compute", "communication", "overlap", "memory"))
+        assert sum(parts) + sum(idle["ns"] for idle in entry["idle"]) == entry["wall_ns"] == wall
+        if (waits := entry["exposed_wait"]) is not None:
+            assert waits["idle_ns"] + waits["busy_ns"] + waits["unknown_ns"] == waits["wait_ns"]
+    for row in document["summary"]:
+        assert not row["path_ns"] or row["slack_ns"] in (0, None)
+        assert row["drag_ns"] is None or 0 <= row["drag_ns"] <= wall
 
 
 def critical_path_keys(report: dict[str, Any]) -> dict[str, Any]:
