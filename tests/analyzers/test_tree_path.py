@@ -187,7 +187,7 @@ def test_depth_of_ten_thousand_finishes() -> None:
 @pytest.mark.parametrize(("start", "own"), [(0, 0), (2, 2)])
 def test_a_long_chain_of_siblings_finishes(start: int, own: int) -> None:
     """With and without time between one and the next."""
-    width = 20_000
+    width = 10_000
     spans = [S("root", 0, 10 * width)]
     spans += [S(str(i), 10 * i + start, 10 * i + 10, "root", name="op") for i in range(width)]
     expected = {"op": (10 - own) * width} | ({"root": own * width} if own else {})
@@ -332,7 +332,7 @@ def test_a_wait_inside_another_lane_never_leads_forward_again() -> None:
 
 
 def test_many_waits_for_one_item_finish() -> None:
-    count = 20_000
+    count = 4_000
     spans = [S("run", 0, 10 * count, attributes=lane("main"))]
     for i in range(count):
         at = 10 * i
