@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,9 @@ from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Sp
 from grademl_otel.analyzers.units import count
 
 SERVICE: Final = "service"
+NUMBER: Final = "number"
+_NUMBERED: Final = re.compile(r"(.+)#(\d{1,18})", re.DOTALL)
+"""A name that numbers its instances, as profilers write `ProfilerStep#7`: one type, with a tag `NUMBER`."""
 MISSING_NAME: Final = "(missing)"
 """What a parent is called that spans name and that is not here."""
 
@@ -34,9 +38,10 @@ class SpanIdentity:
 
 @dataclass
 class _Tagged:
-    """Kind and label of each chosen span."""
+    """Kind, number and label of each chosen span."""
 
     kind: IntArray
+    number: IntArray
     label: IntArray
 
 
@@ -63,6 +68,7 @@ def add_traces(
         above,
         spans.start[chosen],
         spans.end[chosen],
+        number=tagged.number,
         label=tagged.label,
         span_ix=chosen,
         host=_hosts(draft, spans, chosen),
@@ -116,8 +122,13 @@ def _tagged(draft: Draft, spans: SpanColumns, chosen: IntArray, identity: SpanId
     distinct, of_key = np.unique(key, return_inverse=True)
     services = [str(resource.get("service.name", "")) for resource in spans.resources]
     pairs = [divmod(one, len(spans.resources)) for one in distinct.tolist()]
-    kinds = [draft.kind(spans.names[name], _service(services[resource])) for name, resource in pairs]
+    numbered = [_numbered(name) for name in spans.names]
+    kinds = [
+        draft.kind(numbered[name][0], _service(services[resource]), _counted(numbered[name][1]))
+        for name, resource in pairs
+    ]
     kind, label = np.array(kinds, np.int64)[of_key], np.full(len(chosen), -1, np.int64)
+    number = np.array([value for _, value in numbered], np.int64)[names]
     wanted = (*identity.types, *identity.tags)
     may = np.zeros(len(chosen), np.bool_)
     for one in wanted:
@@ -126,11 +137,26 @@ def _tagged(draft: Draft, spans: SpanColumns, chosen: IntArray, identity: SpanId
         ix = int(chosen[at])
         attributes = spans.attributes(ix)
         of_type = _service(spans.service(ix)) | _of(attributes, identity.types)
-        kind[at] = draft.kind(spans.name(ix), of_type)
+        name, value = numbered[int(names[at])]
+        kind[at] = draft.kind(name, of_type, _counted(value))
         label[at] = draft.label(
-            {key: value for key, value in _of(attributes, identity.tags).items() if key not in of_type}
+            {
+                key: value
+                for key, value in _of(attributes, identity.tags).items()
+                if key not in of_type and key != NUMBER
+            }
         )
-    return _Tagged(kind, label)
+    return _Tagged(kind, number, label)
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """Return the name of a span without its number, and that; -1 for none."""
+    found = _NUMBERED.fullmatch(name)
+    return (name, -1) if found is None else (found[1], int(found[2]))
+
+
+def _counted(number: int) -> str | None:
+    return None if number < 0 else NUMBER
 
 
 def _service(name: str) -> dict[str, Any]:

@@ -415,6 +415,16 @@ def test_types_of_spans_are_their_service_name_and_what_is_chosen() -> None:
     assert at(chosen, "/call[http.request.method=GET, service=web, user=2]")
 
 
+def test_a_number_at_the_end_of_a_name_tells_instances_apart_not_types() -> None:
+    found = execution_model(columns([S(f"Step#{at}", at, at + 1) for at in (7, 12)] + [S("#7", 0, 1)]), [])
+    assert [found.phases.identifier(node) for node in found.select("**").tolist()] == [
+        "#7",
+        "Step[number=7]",
+        "Step[number=12]",
+    ]
+    assert len(found.select_types("Step")) == 1
+
+
 # --- GraphML ------------------------------------------------------------------------------------------------
 
 
