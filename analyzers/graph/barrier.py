@@ -114,7 +114,7 @@ def _barriers(
         return None
     length = (run.steps.end[rows] - run.steps.start[rows]).max(axis=1)
     clocks = found.collectives.clocks
-    together = int(np.count_nonzero(left_together(clocks, run.ranks, ended[rows], length)))
+    together = int(np.count_nonzero(left_together(clocks, run.ranks, came[rows], ended[rows], length)))
     if together < TOGETHER * len(step):
         return None
     return Barriers(run.ranks, step, rows, came[rows], ended[rows], length, wilson(together, len(step)))

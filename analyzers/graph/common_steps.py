@@ -20,6 +20,8 @@ TOGETHER: Final = 0.95
 TOGETHER_NS: Final = 1_000_000
 _TOGETHER_SHARE: Final = 0.05
 """What "together" allows: this part of the step, and at least so much."""
+_OF_APART: Final = 0.25
+"""Or this part of how far apart they came: who does not wait for others leaves as far apart."""
 
 
 def training_rows(run: Run, rank: int) -> IntArray:
@@ -41,18 +43,23 @@ def same_steps(run: Run, per_rank: Sequence[IntArray]) -> tuple[IntArray, IntArr
     return step, np.stack(columns, axis=1)
 
 
-def left_together(clocks: Clocks, ranks: Sequence[int], left: IntArray, length: IntArray) -> BoolArray:
+def left_together(
+    clocks: Clocks, ranks: Sequence[int], came: IntArray, left: IntArray, length: IntArray
+) -> BoolArray:
     """Return for each step whether all ``ranks`` left something at the same time.
 
-    ``left`` [step, rank] is when, by the clock of each, ``length`` how long the steps were. Where clocks of
-    hosts do not tell, it is taken for one time at the median: then they are together if that stays so.
+    When they ``came`` to it and ``left`` it [step, rank] is by the clock of each; ``length`` is how long the
+    steps were. Where clocks of hosts do not tell, they are taken to leave at one time at the median: then
+    they leave together if that stays so.
     """
     every = np.array(ranks, np.int64)
+    inside = left - came  # by the clock of each: who came later is in there for a shorter time
+    apart = inside.max(axis=1) - inside.min(axis=1)
     left = left - clocks.shift(every)
     if len(length) and not clocks.tell(ranks, int(np.median(length))):
-        number, apart = clocks.number(every), left - left[:, :1]
+        number, later = clocks.number(every), left - left[:, :1]
         for one in np.unique(number[number != number[0]]).tolist():
-            left[:, number == one] -= round(float(np.median(apart[:, number == one])))
-    spread = left.max(axis=1) - left.min(axis=1)
-    together: BoolArray = spread <= np.maximum(TOGETHER_NS, _TOGETHER_SHARE * length)
+            left[:, number == one] -= round(float(np.median(later[:, number == one])))
+    allowed = np.maximum(np.maximum(TOGETHER_NS, _TOGETHER_SHARE * length), _OF_APART * apart)
+    together: BoolArray = left.max(axis=1) - left.min(axis=1) <= allowed
     return together

@@ -61,7 +61,8 @@ def table_ties(run: Run, clocks: Clocks) -> TableTies | None:
     busy = steps.busy[semconv.COLLECTIVE][rows]
     begun = steps.first[semconv.COLLECTIVE][rows] - clocks.shift(ranks)
     length = (steps.end[rows] - steps.start[rows]).max(axis=1)
-    together = left_together(clocks, run.ranks, begun + busy + clocks.shift(ranks), length)
+    own = begun + clocks.shift(ranks)
+    together = left_together(clocks, run.ranks, own, own + busy, length)
     last, arriver = np.broadcast_to(begun.max(axis=1)[:, None], rows.shape), ranks[begun.argmax(axis=1)]
     if clocks.tell(run.ranks, int(np.median(length))):
         # None is through before the last has come.

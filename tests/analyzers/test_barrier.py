@@ -179,6 +179,26 @@ def test_where_backward_does_not_end_together_there_is_none() -> None:
     assert len(edges_of(run)) == 0
 
 
+def uneven(seed: int, late: int, waits: bool) -> Run:
+    """Two ranks, one of which begins backward ``late`` ms later; they end it 2 to 4 ms apart if it ``waits``."""
+    random, rows = np.random.default_rng(seed), []
+    for rank in (0, 1):
+        for step in range(40):
+            start, begin = step * 50 * MS, step * 50 * MS + (5 + late * rank) * MS
+            end = begin + 8 * MS
+            if waits:
+                end = start + 40 * MS + rank * int(random.integers(2 * MS, 4 * MS))
+            phases = {sc.BACKWARD: (begin, end - begin, 1)}
+            rows.append(R(start, start + 50 * MS, step, rank, phases=phases))
+    return run_from(rows, 0, 40 * 50 * MS)
+
+
+def test_on_a_busy_host_together_is_what_is_far_less_apart_than_they_came() -> None:
+    assert found_in(uneven(1, 20, waits=True)).late[:, 1].min() >= 20 * MS - 4 * MS
+    assert len(edges_of(uneven(1, 20, waits=False))) == 0
+    assert len(edges_of(uneven(1, 4, waits=True))) == 0
+
+
 def test_of_one_rank_there_is_none() -> None:
     run = ranks_with([{FORWARD: 30}])
     assert len(edges_of(run)) == 0
