@@ -22,7 +22,7 @@ from grademl_otel import semconv as sc
 
 from ..support.judge import Answer, answer, answer_to, budget_is_true, path_is_true, tiles
 from ..support.simulator import Job, Pauses, Simulation, Slow, simulate
-from ..support.telemetry import MS, Span, lines
+from ..support.telemetry import MS, US, Span, lines
 
 PHASES = (sc.DATA_FETCH, sc.FORWARD, sc.BACKWARD, sc.OPTIMIZER)
 
@@ -52,9 +52,9 @@ def jobs(draw: st.DrawFn, detail: tuple[int, ...] = (0, 0, 64)) -> Job:
         eval_batches=draw(st.integers(0, 3)),
         workers=draw(st.integers(0, 3)),
         prefetch=draw(st.integers(1, 3)),
-        fetch=draw(st.integers(1, 30 * MS)),
+        fetch=draw(st.integers(50 * US, 30 * MS)),
         collate=draw(st.integers(1, 3 * MS)),
-        jitter=draw(st.sampled_from((0.0, 0.1) if device else (0.0, 0.1, 0.6))),
+        jitter=draw(st.sampled_from((0.02, 0.1) if device else (0.02, 0.1, 0.6))),  # nothing ties
         buckets=draw(st.integers(1, 5)),
         transfer=draw(st.integers(1, 20 * MS)),
         blocking=draw(st.booleans()),
