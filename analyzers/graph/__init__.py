@@ -19,7 +19,6 @@ from grademl_otel.analyzers.graph.forest import trace_paths, tree_path
 from grademl_otel.analyzers.graph.path import EnteredBy, Path, Section, Sections
 from grademl_otel.analyzers.graph.run_graph import run_graph
 from grademl_otel.analyzers.graph.run_path import run_path, step_path
-from grademl_otel.analyzers.graph.shorten import shortened_total
 from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
 from grademl_otel.analyzers.graph.summary import SummaryRow, run_summary, tree_summary
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
@@ -51,7 +50,6 @@ __all__ = [
     "run_graph",
     "run_path",
     "run_summary",
-    "shortened_total",
     "steady_level",
     "steady_rows",
     "step_breakdown",

@@ -13,10 +13,10 @@ from grademl_otel.analyzers.graph import (
     DEFAULT_TOLERANCE,
     OverlapTolerance,
     Path,
-    shortened_total,
     trace_paths,
     tree_path,
 )
+from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER
 
 from ..support.build import S, columns
@@ -154,26 +154,35 @@ def test_splitting_a_span_keeps_the_total() -> None:
     assert totals(path_of(split)) == whole
 
 
+def shortened(spans: Sequence[S], leaf: str, by: int) -> int:
+    """Return how long the root takes when ``leaf``, a span without children, takes ``by`` less."""
+    cols = columns(spans)
+    path = tree_path(cols, 0)
+    found = TreeSchedule.of(cols, 0, path)
+    assert found is not None
+    ix = [span.id for span in spans].index(leaf)
+    lengths = found.schedule.lengths.copy()
+    lengths[found.last[found.members.ix == ix]] -= by
+    return path.total_ns - found.schedule.sooner(lengths)
+
+
 def test_shrinking_a_span_is_stopped_by_the_one_beside_it() -> None:
-    spans = columns([S("R", 0, 1000), S("A", 0, 400, "R"), S("X", 0, 390, "R"), S("B", 410, 900, "R")])
-    assert shortened_total(spans, 0, 1, 300) == 990
-    assert shortened_total(spans, 0, 2, 300) == 1000  # X is beside the path
-    assert shortened_total(spans, 0, 3, 300) == 700
-    assert shortened_total(spans, 0, 1, 0) == 1000
+    spans = [S("R", 0, 1000), S("A", 0, 400, "R"), S("X", 0, 390, "R"), S("B", 410, 900, "R")]
+    assert shortened(spans, "A", 300) == 990
+    assert shortened(spans, "X", 300) == 1000  # X is beside the path
+    assert shortened(spans, "B", 300) == 700
+    assert shortened(spans, "A", 0) == 1000
 
 
 def test_shrinking_reaches_the_root_through_every_level() -> None:
-    spans = columns(
-        [
-            S("R", 0, 100),
-            S("P", 10, 80, "R"),
-            S("Q", 10, 60, "R"),
-            S("p", 20, 70, "P"),
-            S("q", 20, 65, "P"),
-        ]
-    )
-    assert shortened_total(spans, 0, 3, 30) == 95  # q takes over in P after 5
-    assert shortened_total(spans, 0, 1, 30) == 80  # Q takes over in R after 20
+    spans = [
+        S("R", 0, 100),
+        S("P", 10, 80, "R"),
+        S("Q", 10, 60, "R"),
+        S("p", 20, 70, "P"),
+        S("q", 20, 65, "P"),
+    ]
+    assert shortened(spans, "p", 30) == 95  # q takes over in P after 5
 
 
 def test_depth_of_ten_thousand_finishes() -> None:
@@ -256,6 +265,26 @@ def test_a_worker_that_was_idle_leads_back_to_its_parents_lane() -> None:
         S("data.fetch", 30, 90, "run", attributes=lane(worker, "0:1")),
     ]
     assert brief(path_of(spans)) == "run92-100 data.wait90-92 data.fetch30-90 forward0-30"
+
+
+def test_a_lane_goes_on_directly_after_a_pause_within_the_tolerance() -> None:
+    """Of the root: 1 %, here 10 ns; after more the worker was idle, and the main lane is what came before."""
+
+    def late_by(pause: int) -> str:
+        worker = "loader-worker-0"
+        spans = [
+            S("run", 0, 1000, attributes=lane("main")),
+            S("data.wait", 600, 900, "run", attributes=lane("main", "0:1")),
+            S("before", 200, 500 - pause, "run", attributes=lane(worker, "0:0")),
+            S("data.fetch", 500, 880, "run", attributes=lane(worker, "0:1")),
+        ]
+        return brief(path_of(spans))
+
+    assert (
+        late_by(10)
+        == "run900-1000 data.wait880-900 data.fetch500-880 data.fetch490-500 before200-490 run0-200"
+    )
+    assert late_by(11) == "run900-1000 data.wait880-900 data.fetch500-880 run0-500"
 
 
 def test_an_item_that_was_there_before_the_wait_ends_nothing() -> None:

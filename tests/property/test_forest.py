@@ -53,7 +53,7 @@ def _parents(i: int) -> st.SearchStrategy[int]:
 
 
 @given(forests(), TOLERANCES, st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_all_at_once_are_as_each_alone(spans: list[S], tolerance: OverlapTolerance, at_once: int) -> None:
     cols = columns(spans)
     with mock.patch.object(forest, "_AT_ONCE", at_once):
@@ -64,7 +64,7 @@ def test_all_at_once_are_as_each_alone(spans: list[S], tolerance: OverlapToleran
 
 
 @given(forests(), st.randoms(use_true_random=False), st.integers(-30, 10**18))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_order_and_shift_change_nothing(spans: list[S], random: object, shift: int) -> None:
     """A shift to before 0 leaves nothing to the arrays: times may be anything there."""
     shuffled = list(spans)

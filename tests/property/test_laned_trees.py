@@ -15,7 +15,7 @@ from ..support.paths import assert_tiles, told
 
 PAUSE = 2
 TOLERANCE = OverlapTolerance(1.0, PAUSE)
-ITEMS = ("0:0", "0:1", "0:2")
+ITEMS = ("0:0", "0:1")
 
 
 def lane(name: str, item: str | None = None) -> dict[str, str]:
@@ -33,7 +33,7 @@ def lanes(draw: st.DrawFn) -> list[S]:
 
     def fill(name: str, items: bool) -> None:
         at = draw(st.integers(0, 4))
-        for number in range(draw(st.integers(0, 5))):
+        for number in range(draw(st.integers(1, 5))):
             length = draw(st.integers(1, 12))
             waits = name == "main" and draw(st.booleans())
             item = draw(st.sampled_from(ITEMS)) if waits or items else None
@@ -138,7 +138,7 @@ def each_ns(spans: list[S], path: Path) -> list[tuple[int, str]]:
 
 
 @given(lanes())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_walk_is_the_rule(spans: list[S]) -> None:
     path = tree_path(columns(spans), 0, TOLERANCE)
     assert_tiles(path)
