@@ -30,7 +30,7 @@ from tests.groups import GROUPS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _FAILED, _INTERRUPTED, _NO_TESTS = 1, 2, 5
-_HELD: Final = 4096
+_HELD: Final = 1024
 """Bytes: what a group prints before its first test is held back until it is known whether it has any."""
 
 

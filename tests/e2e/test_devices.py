@@ -25,15 +25,9 @@ def test_device_times_from_hook_to_report(tmp_path: Path) -> None:
     rows = counted = busy = 0
     for window in (span for span in spans if span.name == "window"):
         table = {key: value.value for key, value in window.attributes.items()}
-        size = len(table["grademl.table.start_us"])
-        rows += size
-
-        def column(name: str, table: dict[str, list[int]] = table, size: int = size) -> list[int]:
-            values = table.get(f"grademl.table.device.forward.{name}", [0])
-            return values if len(values) == size else values * size
-
-        counted += sum(column("count"))
-        busy += sum(column("busy_us"))
+        rows += len(window.column("start_us"))
+        counted += sum(window.column("device.forward.count"))
+        busy += sum(window.column("device.forward.busy_us"))
         assert table["grademl.device.memory.peak"] == [2 << 30]
     assert rows == STEPS
     # Whether CUDA is in use is seen after the first step.

@@ -60,10 +60,8 @@ def _row_counts(spans: list[RawSpan], rank: int) -> list[int]:
     """How often each step of the table saved."""
     counts: list[int] = []
     for window in _of(spans, rank, semconv.WINDOW):
-        rows = len(window[semconv.TABLE_PREFIX + "start_us"])
-        column = window.attributes.get(f"{semconv.TABLE_PREFIX}checkpoint.save.count")
-        values = [0] if column is None else column.value
-        counts += values * rows if len(values) == 1 else values
+        rows = len(window.column("start_us"))
+        counts += window.column("checkpoint.save.count") or [0] * rows
     return counts
 
 

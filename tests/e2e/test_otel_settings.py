@@ -310,7 +310,7 @@ def test_the_sampler_decides_which_steps_have_spans(sampler: str, argument: str,
     # The table and the spans of the workflow are a census.
     assert (run[semconv.STEPS_TOTAL], run[semconv.EVAL_STEPS_TOTAL]) == (16, 8)
     windows = [span for span in spans if span.name == semconv.WINDOW]
-    assert sum(len(span[semconv.TABLE_PREFIX + "start_us"]) for span in windows) == 24
+    assert sum(len(span.column("start_us")) for span in windows) == 24
     assert sum(span.name == semconv.EPOCH for span in spans) == 2
 
 

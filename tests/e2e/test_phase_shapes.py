@@ -10,7 +10,7 @@ import pytest
 
 from grademl_otel import semconv
 from tests.support import training
-from tests.support.rawspans import RawSpan, read_lines
+from tests.support.rawspans import read_lines
 
 pytest.importorskip("torch")
 
@@ -23,14 +23,6 @@ NAMES = (
 )
 
 
-def _column(window: RawSpan, name: str) -> list[int]:
-    key = semconv.TABLE_PREFIX + name
-    if key not in window.attributes:
-        return []
-    values = list(window[key])
-    return values * len(window[semconv.TABLE_PREFIX + "start_us"]) if len(values) == 1 else values
-
-
 def test_the_file_store_has_the_phases_of_the_script(tmp_path: Path) -> None:
     expected = [SHAPES[name][1] for name in NAMES]
     settings = {"GRADEML_EXPORTER": "file", "PYTHONPATH": str(training.ROOT)}
@@ -40,7 +32,7 @@ def test_the_file_store_has_the_phases_of_the_script(tmp_path: Path) -> None:
     windows = [span for span in read_lines(folder / "traces.jsonl") if span.name == semconv.WINDOW]
 
     beside = semconv.FLAG_OUTLIER | semconv.FLAG_DETAILED
-    counts = Counter(flag & ~beside for window in windows for flag in _column(window, "flags"))
+    counts = Counter(flag & ~beside for window in windows for flag in window.column("flags"))
     assert counts == {
         0: sum(shape.train - shape.skipped for shape in expected),
         semconv.FLAG_SKIPPED: sum(shape.skipped for shape in expected),
@@ -48,9 +40,9 @@ def test_the_file_store_has_the_phases_of_the_script(tmp_path: Path) -> None:
         semconv.FLAG_INCOMPLETE: sum(shape.incomplete for shape in expected),
     }
     for phase in ("data.wait", "forward", "recompute", "backward", "optimizer"):
-        seen = sum(sum(_column(window, f"{phase}.count")) for window in windows)
+        seen = sum(sum(window.column(f"{phase}.count")) for window in windows)
         assert seen == sum(shape.phases.get(phase, 0) for shape in expected), phase
     # Without a loader the first one of a loop comes before any row, and one after the last update.
     zeroed = sum(shape.phases.get("zero_grad", 0) for shape in expected)
-    seen = sum(sum(_column(window, "zero_grad.count")) for window in windows)
+    seen = sum(sum(window.column("zero_grad.count")) for window in windows)
     assert zeroed - len(NAMES) <= seen <= zeroed

@@ -76,10 +76,6 @@ def _without_announcements(err: str) -> str:
     return "".join(line for line in lines if not line.startswith("grademl: recording run"))
 
 
-def _column(window: RawSpan, name: str) -> list[int]:
-    return window[f"{semconv.TABLE_PREFIX}{name}"]  # type: ignore[no-any-return]
-
-
 def test_what_the_program_prints_is_the_same(zoo: Zoo) -> None:
     assert zoo.traced.out == zoo.plain.out
     assert _without_announcements(zoo.traced.err) == zoo.plain.err
@@ -95,30 +91,15 @@ def test_steps_of(shape: str, zoo: Zoo) -> None:
     assert run[semconv.STEPS_TOTAL] == zoo.steps[shape]
     assert (run[semconv.EVAL_STEPS_TOTAL], run[semconv.INCOMPLETE_STEPS_TOTAL]) == (0, 0)
     assert run[semconv.TRACER_DROPPED] == 0
-    numbers = [number for window in _windows(spans) for number in _numbers(window)]
+    numbers = [number for span in spans if span.name == semconv.WINDOW for number in span.column("step")]
     assert sorted(numbers) == list(range(zoo.steps[shape]))
-
-
-def _windows(spans: list[RawSpan]) -> list[RawSpan]:
-    """Those that have rows."""
-    column = f"{semconv.TABLE_PREFIX}step"
-    return [span for span in spans if span.name == semconv.WINDOW and column in span.attributes]
-
-
-def _numbers(window: RawSpan) -> list[int]:
-    """The step numbers of a window's rows."""
-    steps = _column(window, "step")
-    rows = max(len(steps), len(_column(window, "start_us")), len(_column(window, "dur_us")))
-    return steps if len(steps) == rows else steps * rows
 
 
 def test_threads_keep_their_steps_apart(zoo: Zoo) -> None:
     per_lane: Counter[str] = Counter()
-    for window in _windows(zoo.runs["threads"]):
+    for window in (span for span in zoo.runs["threads"] if span.name == semconv.WINDOW):
         lanes = window[semconv.WINDOW_LANES] if semconv.WINDOW_LANES in window.attributes else ["main"]
-        numbers = _numbers(window)
-        of_rows = _column(window, "lane") if len(lanes) > 1 else [0]
-        of_rows = of_rows if len(of_rows) == len(numbers) else of_rows * len(numbers)
+        of_rows = window.column("lane") if len(lanes) > 1 else [0] * len(window.column("step"))
         per_lane.update(lanes[index] for index in of_rows)
     assert sorted(per_lane.values()) == [25 + number for number in range(process_zoo.THREADS)]
     epochs = [span for span in zoo.runs["threads"] if span.name == semconv.EPOCH]

@@ -10,7 +10,7 @@ import pytest
 
 from grademl_otel import semconv
 from tests.support import training
-from tests.support.rawspans import RawSpan, read_lines
+from tests.support.rawspans import read_lines
 
 pytest.importorskip("torch")
 
@@ -18,13 +18,6 @@ from tests.support.step_shapes import SHAPES
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "step_shapes.py"
 PASSES = (semconv.EPOCH, semconv.EVALUATE)
-
-
-def _column(window: RawSpan, name: str) -> list[int]:
-    values = list(window[semconv.TABLE_PREFIX + name])
-    rows = len(window[semconv.TABLE_PREFIX + "step"])
-    rows = max(rows, len(window[semconv.TABLE_PREFIX + "start_us"]))
-    return values * rows if len(values) == 1 else values
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
@@ -35,12 +28,12 @@ def test_the_file_store_has_the_steps_and_passes_of_the_script(name: str, tmp_pa
     spans = read_lines(run_folder / "traces.jsonl")
 
     windows = [span for span in spans if span.name == semconv.WINDOW]
-    flags = [flag for window in windows for flag in _column(window, "flags")]
+    flags = [flag for window in windows for flag in window.column("flags")]
     kinds = Counter(flag & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE) for flag in flags)
     assert kinds[0] == expected.train
     assert kinds[semconv.FLAG_EVALUATE] == expected.evaluate
     assert kinds[semconv.FLAG_INCOMPLETE] == expected.incomplete
-    micro = {value for window in windows for value in _column(window, "micro")}
+    micro = {value for window in windows for value in window.column("micro")}
     assert micro == {expected.micro}
     assert sum(span.name in PASSES for span in spans) == expected.passes
 

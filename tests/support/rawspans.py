@@ -42,6 +42,19 @@ class RawSpan:
     def __getitem__(self, key: str) -> Any:
         return self.attributes[key].value
 
+    def column(self, name: str) -> list[int]:
+        """A column of a window's step table, with an element for each row.
+
+        Empty if it is not there: so are all of them where a step has run for seconds, and no row is over.
+        """
+
+        def stored(name: str) -> list[int]:
+            column = self.attributes.get(f"grademl.table.{name}")
+            return [] if column is None else list(column.value)
+
+        values, rows = stored(name), len(stored("start_us"))
+        return values * rows if len(values) == 1 else values
+
 
 def read_lines(path: Path) -> list[RawSpan]:
     """The spans of a file with one OTLP/JSON request a line; one that is being written is not there yet."""
