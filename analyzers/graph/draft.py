@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -75,49 +76,47 @@ class Draft:
         self._edges += [some.where((some.source >= 0) & (some.target >= 0)) for some in edges]
 
     def graph(self) -> EventGraph:
-        """Return the graph: activities by (lane, start), none empty, each ended where the next one starts."""
-        columns = {name: np.concatenate([_NONE[name], *parts]) for name, parts in self._columns.items()}
-        order = _order(columns["lane"], columns["start"], columns["end"])
+        """Return the graph: activities by (lane, start), none empty, each ended where the next one starts.
+
+        It takes what was collected along: columns of a long run are not held twice.
+        """
+        lane, start, end = (self._column(name) for name in ("lane", "start", "end"))
+        order = _order(lane, start, end)
         if order is not None:
-            columns = {name: column[order] for name, column in columns.items()}
-        lane, start, end = columns["lane"], columns["start"], columns["end"]
+            lane, start, end = lane[order], start[order], end[order]
         crossing = np.flatnonzero((lane[1:] == lane[:-1]) & (end[:-1] > start[1:]))
         if len(crossing):
-            end = columns["end"] = end.copy()
+            end = end.copy()
             end[crossing] = start[crossing + 1]
         kept = np.flatnonzero(end > start)
-        if len(kept) < len(start):
-            columns = {name: column[kept] for name, column in columns.items()}
+        columns = {"lane": lane[kept], "start": start[kept], "end": end[kept]}
+        chosen = kept if order is None else order[kept]
+        del lane, start, end, order, kept
+        for name in _COLUMNS[len(columns) :]:
+            columns[name] = self._column(name)[chosen]
         number: IntArray = np.full(self._count, -1, np.int64)
-        number[kept if order is None else order[kept]] = np.arange(len(kept))
-        columns["waits"], edges = self._tied(columns, number)
+        number[chosen] = np.arange(len(chosen))
+        edges = self._between(columns, number)
+        ended = np.zeros(len(chosen), np.bool_)
+        ended[edges.target[edges.to_end]] = True
+        columns["waits"] &= ended
         return EventGraph(
             **columns, phases=list(self._phases), lanes=list(self._lanes), items=self._items, edges=edges
         )
 
-    def _tied(self, columns: dict[str, Any], number: IntArray) -> tuple[BoolArray, Edges]:
-        """Return which activities wait, and the edges, between the activities' new numbers."""
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        empty: npt.NDArray[Any] = np.zeros(0, np.bool_ if name in _FLAGS else np.int64)
+        return np.concatenate([empty, *self._columns.pop(name)])
+
+    def _between(self, columns: dict[str, Any], number: IntArray) -> Edges:
+        """Return the edges between the activities' new numbers, without those that cannot be."""
         edges = Edges.join(self._edges)
-        source, target = number[edges.source], number[edges.target]
-        there = (source >= 0) & (target >= 0)
-        edges, source, target = edges.where(there), source[there], target[there]
-        moment = np.clip(edges.at, columns["start"][source], columns["end"][source])
-        bound = np.where(edges.to_end, columns["end"][target], columns["start"][target])
-        possible = moment <= bound
-        edges, source, target, moment = (
-            edges.where(possible), source[possible], target[possible], moment[possible],
-        )  # fmt: skip
-        ended = np.zeros(len(columns["start"]), np.bool_)
-        ended[target[edges.to_end]] = True
-        waits: BoolArray = columns["waits"] & ended
-        return waits, Edges(
-            source, moment, target, edges.to_end, edges.kind, edges.evidence, edges.confidence
-        )
-
-
-_NONE: Final[dict[str, npt.NDArray[Any]]] = {
-    name: np.zeros(0, np.bool_ if name in _FLAGS else np.int64) for name in _COLUMNS
-}
+        edges = replace(edges, source=number[edges.source], target=number[edges.target])
+        edges = edges.where((edges.source >= 0) & (edges.target >= 0))
+        # What an activity lost to the next one in its lane, its edges cannot lead from.
+        moment = np.clip(edges.at, columns["start"][edges.source], columns["end"][edges.source])
+        bound = np.where(edges.to_end, columns["end"][edges.target], columns["start"][edges.target])
+        return replace(edges, at=moment).where(moment <= bound)
 
 
 def numbers_of(pieces: IntArray, numbers: IntArray) -> IntArray:

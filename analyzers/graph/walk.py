@@ -56,6 +56,8 @@ _IN_LANE: Final = (
     EnteredBy(CHILD),
     EnteredBy(CHILD, INFERRED),
 )
+_NUMBER: Final = np.int32
+"""What activities and edges are numbered with here."""
 _TURN: Final = 7
 """Numbers kept of a turn: first and last activity, start, end, kind, entrance, whether it is a hole."""
 
@@ -90,7 +92,7 @@ class Walker:
         turns[1:] = (graph.lane[1:] != graph.lane[:-1]) | (graph.start[1:] > graph.end[:-1])
         turns |= to_start >= 0
         turns[1:] |= to_end[:-1] >= 0
-        self._run = _view(np.maximum.accumulate(np.where(turns, np.arange(count), 0)))
+        self._run = _view(np.maximum.accumulate(np.where(turns, np.arange(count, dtype=_NUMBER), 0)))
 
     def path(self, lane: int, low: int, high: int) -> Path:
         """Return the critical path over ``[low, high)`` that ends in ``lane``, see `walk`."""
@@ -283,7 +285,7 @@ def _sortable(lane: Lane) -> tuple[int, str]:
 
 def _first_of_each(target: IntArray, chosen: Any, count: int) -> IntArray:
     """Return for each activity its first edge of those ``chosen``, -1 for none; sorted by target."""
-    first = np.full(count, -1, np.int64)
+    first: IntArray = np.full(count, -1, _NUMBER)
     places = np.flatnonzero(chosen)[::-1]
     first[target[places]] = places  # of equal targets the last written stays: the first
     return first
