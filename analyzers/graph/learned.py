@@ -152,7 +152,7 @@ class _Unexplained:
     @property
     def enough(self) -> bool:
         """Whether there are so many that anything could be learned."""
-        return max(np.count_nonzero(self.starts), np.count_nonzero(self.ends)) >= FEWEST
+        return bool(max(np.count_nonzero(self.starts), np.count_nonzero(self.ends)) >= FEWEST)
 
     def targets(self, graph: EventGraph, found: Recurring) -> Iterator[_Target]:
         """Yield those that recur."""

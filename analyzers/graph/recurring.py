@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray
 
 
@@ -45,15 +46,15 @@ class Recurring:
         lane, phase = of_lane[graph.lane[inside]], of_phase[graph.phase[inside]]
         alone = np.where(graph.holder[inside] < 0, -1 - inside, graph.holder[inside])
         order = np.lexsort((graph.start[inside], alone, step, phase, lane))
-        begins = np.flatnonzero(_changes(*(column[order] for column in (lane, phase, step, alone))))
+        begins = np.flatnonzero(changes(*(column[order] for column in (lane, phase, step, alone))))
         first, last = order[begins], order[np.append(begins[1:], len(order)) - 1]
         order = np.lexsort((graph.start[inside[first]], step[first], phase[first], lane[first]))
         first, last = first[order], last[order]
         lane, phase, step = lane[first], phase[first], step[first]
         number = np.arange(len(first))
-        nth = number - np.maximum.accumulate(np.where(_changes(lane, phase, step), number, 0))
+        nth = number - np.maximum.accumulate(np.where(changes(lane, phase, step), number, 0))
         order = np.lexsort((step, nth, phase, lane))
-        kind = np.cumsum(_changes(lane[order], phase[order], nth[order])) - 1
+        kind = np.cumsum(changes(lane[order], phase[order], nth[order])) - 1
         first, last = inside[first[order]], inside[last[order]]
         main = np.array([name == "main" for _, name in graph.lanes] or [False])[graph.lane[inside]]
         return cls(
@@ -63,7 +64,7 @@ class Recurring:
             last=last,
             start=graph.start[first],
             end=graph.end[last],
-            lane_of=graph.lane[first[_changes(kind)]],
+            lane_of=graph.lane[first[changes(kind)]],
             follows=np.diff(numbers, prepend=numbers[0] - 2) == 1,
             length_ns=_length(graph, inside[main] if main.any() else inside),
         )
@@ -88,15 +89,6 @@ def _by_name(graph: EventGraph) -> tuple[IntArray, IntArray]:
 
 def _rank(rank: int | None) -> int:
     return -1 if rank is None else rank
-
-
-def _changes(*columns: IntArray) -> BoolArray:
-    """Return where a new value of any of ``columns`` begins."""
-    changed = np.ones(len(columns[0]), np.bool_)
-    changed[1:] = False
-    for column in columns:
-        changed[1:] |= column[1:] != column[:-1]
-    return changed
 
 
 def _length(graph: EventGraph, of: IntArray) -> int:

@@ -180,7 +180,7 @@ def test_where_backward_does_not_end_together_there_is_none() -> None:
 
 
 def uneven(seed: int, late: int, waits: bool) -> Run:
-    """Two ranks, one of which begins backward ``late`` ms later; they end it 2 to 4 ms apart if it ``waits``."""
+    """Two ranks; one begins backward ``late`` ms later, and they end it 2 to 4 ms apart if it ``waits``."""
     random, rows = np.random.default_rng(seed), []
     for rank in (0, 1):
         for step in range(40):
