@@ -59,7 +59,7 @@ def ranks(source: Address = None, **options: Any) -> RanksDocument:
 
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:
-    """Return the dependency graph as networkx: of a run its activities, of one trace the critical path."""
+    """Return the dependency graph as networkx: of a run or profile its activities, else the path."""
     from grademl_otel.analyzers import exports  # here, for what most answers do without
 
     return exports.dependency_graph(_query(source, options))

@@ -13,6 +13,7 @@ from grademl_otel.analyzers.execution.of_traces import SpanIdentity
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.graph import Path, event_networkx, path_networkx, run_graph, run_path
 from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
+from grademl_otel.analyzers.graph.profile_path import graph_of_path
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.run import build_runs
 from grademl_otel.analyzers.query import Query
@@ -52,11 +53,11 @@ def _model(about: Subject, identity: SpanIdentity | None = None) -> ExecutionMod
         found = execution_model(spans, runs, identity)
     if len(found) < 2:
         raise NothingFound(f"{telemetry.uri}: no phase in it matches the selection")
-    return found
+    return found if query.inferred else found.observed()
 
 
 def dependency_graph(query: Query) -> nx.DiGraph:
-    """Return the event graph of the run, or the critical path of the one trace, as networkx."""
+    """Return the event graph of the run or profile, or the path of another trace, as networkx."""
     about = read_subject(query)
     return _drawn(about, DEPENDENCIES)
 
@@ -81,20 +82,27 @@ def _drawn(about: Subject, graph: str) -> nx.DiGraph:
 def _dependencies(about: Subject) -> nx.DiGraph:
     run = about.run
     if run is None:
-        return path_networkx(_only_path(about))
+        spans, (root, path) = about.telemetry.spans, _only_path(about)
+        of_profile = graph_of_path(spans, root, path, about.query.inferred)
+        if of_profile is None:
+            return path_networkx(path)
+        return event_networkx(of_profile, start=path.start, end=path.end)
     graph = run_graph(run, about.query.inferred)
     return event_networkx(graph, run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
 
 
 def _path(about: Subject) -> nx.DiGraph:
-    return path_networkx(_only_path(about) if about.run is None else run_path(about.run, about.query.inferred))
+    if about.run is None:
+        return path_networkx(_only_path(about)[1])
+    return path_networkx(run_path(about.run, about.query.inferred))
 
 
-def _only_path(about: Subject) -> Path:
+def _only_path(about: Subject) -> tuple[int, Path]:
+    """Return (root, critical path) of the one trace that matches."""
     paths = about.paths()
     if len(paths) > 1:
         raise UsageError(f"{about.telemetry.uri}: {len(paths):,} traces match; select one with --trace")
-    return paths[0][1]
+    return paths[0]
 
 
 _DRAWN: Final[dict[str, Callable[[Subject], nx.DiGraph]]] = {

@@ -468,6 +468,27 @@ def test_the_graph_of_one_trace_is_its_path(tmp_path: Path, capsys: pytest.Captu
     assert [data["phase"] for _, data in parsed(capsys.readouterr().out).nodes(data=True)] == ["b", "a"]
 
 
+def test_the_graph_of_a_profile_has_its_launches(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = Path(__file__).parents[1] / "data/profiles/gpu_rank_1.json"
+    assert cli(["export", str(profile), "--to", "graphml"]) == 0
+    found = parsed(capsys.readouterr().out)
+    assert "device" in {data["kind"] for *_, data in found.edges(data=True)}
+    assert any(data["lane"].startswith("stream") for _, data in found.nodes(data=True))
+
+
+def test_without_what_is_inferred_there_are_only_edges_that_something_tells(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for graph in ("dependencies", "phases", "types"):
+        assert cli(["export", str(store), "--to", "graphml", "--graph", graph, "--no-inferred"]) == 0
+        edges = [data for *_, data in parsed(capsys.readouterr().out).edges(data=True)]
+        # What follows what in a lane is known there even where its place is not.
+        crossing = [data for data in edges if data["kind"] not in ("program", "child")]
+        assert crossing
+        assert "inferred" not in {data.get("evidence") for data in crossing}
+    assert not len(analyzers.execution_model(store, inferred=False).dependencies)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
