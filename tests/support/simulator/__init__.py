@@ -19,8 +19,8 @@ Typical use::
     made.write_store(tmp_path)
 """
 
-from .job import Job, Pauses, Slow
+from .job import Delay, Job, Pauses, Slow
 from .training import Simulation, simulate
 from .truth import Truth
 
-__all__ = ["Job", "Pauses", "Simulation", "Slow", "Truth", "simulate"]
+__all__ = ["Delay", "Job", "Pauses", "Simulation", "Slow", "Truth", "simulate"]

@@ -29,6 +29,19 @@ class Slow:
 
 
 @dataclass(frozen=True)
+class Delay:
+    """One single piece of work that takes longer."""
+
+    phase: str
+    rank: int
+    worker: int | None
+    nth: int
+    """Of these, in order of time, from 0."""
+    more: int
+    """ns"""
+
+
+@dataclass(frozen=True)
 class Pauses:
     """What interrupts a rank after every so many steps."""
 
@@ -101,6 +114,7 @@ class Job:
     teardown: int = 20 * MS
 
     slow: tuple[Slow, ...] = ()
+    delays: tuple[Delay, ...] = ()
     collections: Pauses | None = None
     """Garbage collections, within forward."""
     saves: Pauses | None = None
@@ -123,7 +137,9 @@ class Job:
         for slow in self.slow:
             if slow.holds(phase, rank, worker):
                 time *= slow.factor
-        return round(time)
+        nth = dice.drawn(phase, rank, worker)
+        late = (one for one in self.delays if (one.phase, one.rank, one.worker) == (phase, rank, worker))
+        return round(time) + sum(one.more for one in late if one.nth == nth)
 
     def without_faults(self) -> Job:
         """Return the same training with nothing wrong."""
@@ -143,8 +159,14 @@ class Dice:
     def __init__(self, job: Job) -> None:
         self._seed, self._sigma = job.seed, job.jitter
         self._of: dict[tuple[object, ...], random.Random] = {}
+        self._drawn: dict[tuple[object, ...], int] = {}
+
+    def drawn(self, *key: object) -> int:
+        """Return the number of the factor that was drawn last, from 0."""
+        return self._drawn[key] - 1
 
     def factor(self, *key: object) -> float:
+        self._drawn[key] = self._drawn.get(key, 0) + 1
         return self._next(key).lognormvariate(-(self._sigma**2) / 2, self._sigma)
 
     def uniform(self, *key: object) -> float:
