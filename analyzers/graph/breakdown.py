@@ -17,6 +17,7 @@ waits for, or what the time outside its steps was; see `run_breakdown`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -30,12 +31,12 @@ from grademl_otel.analyzers.graph.device_work import (
     COMPUTE,
     COPY,
     DeviceWork,
-    device_work,
-    followed,
+    ProfileWork,
+    profile_work,
 )
 from grademl_otel.analyzers.graph.intervals import BoolArray, Canvas
 from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, OTHER, MainLanes
-from grademl_otel.analyzers.graph.profile_facts import STREAM, profile_facts
+from grademl_otel.analyzers.graph.profile_facts import STREAM
 from grademl_otel.analyzers.graph.profile_path import profiles
 from grademl_otel.analyzers.graph.span_tree import trace_roots
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
@@ -89,14 +90,22 @@ def temporal_breakdown(subject: Subject) -> list[TemporalBreakdown]:
     if subject.run is not None:
         return run_breakdown(subject.run)
     spans = subject.telemetry.spans
-    return [one for root in profiles(spans, trace_roots(spans)) for one in profile_breakdown(spans, root)]
+    return profile_breakdown(spans, profiles(spans, trace_roots(spans)))
 
 
-def profile_breakdown(spans: SpanColumns, root: int) -> list[TemporalBreakdown]:
-    """Return that of each device of the profile under ``root``, over that span's time."""
-    ixs = np.flatnonzero(spans.trace_ix == spans.trace_ix[root])
-    facts = profile_facts(spans, ixs)
-    work = device_work(spans, facts, followed(spans, facts))
+def profile_breakdown(spans: SpanColumns, roots: Sequence[int]) -> list[TemporalBreakdown]:
+    """Return that of each device of the profiles under ``roots``, over the time of its profile."""
+    if not roots:
+        return []
+    told = profile_work(spans, roots)
+    trace = spans.trace_ix[told.facts.ixs[told.work.place]]
+    return [one for root in roots for one in _of_devices(spans, root, told, trace == spans.trace_ix[root])]
+
+
+def _of_devices(
+    spans: SpanColumns, root: int, told: ProfileWork, of_trace: BoolArray
+) -> list[TemporalBreakdown]:
+    facts, work = told.facts, told.work
     devices: dict[tuple[int | None, str], list[int]] = {}
     for lane in facts.streams.tolist():
         rank, name = facts.lanes[lane]
@@ -104,7 +113,7 @@ def profile_breakdown(spans: SpanColumns, root: int) -> list[TemporalBreakdown]:
     low, high = int(spans.start[root]), int(spans.end[root])
     found = []
     for (rank, device), lanes in devices.items():
-        mine = np.flatnonzero(np.isin(work.lane, lanes))
+        mine = np.flatnonzero(np.isin(work.lane, lanes) & of_trace)
         if len(mine):
             found.append(_of_device(rank, f"device {device}", low, high, work, mine))
     return found

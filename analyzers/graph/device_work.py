@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import re
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from grademl_otel.analyzers.graph.event_graph import BoolArray
-from grademl_otel.analyzers.graph.profile_facts import ProfileFacts
+from grademl_otel.analyzers.graph.profile_facts import ProfileFacts, profile_facts
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
 COMPUTE: Final = 0
@@ -55,6 +57,32 @@ class DeviceWork:
         """Return the slice of the work of ``lane``."""
         first, end = np.searchsorted(self.lane, (lane, lane + 1)).tolist()
         return slice(first, end)
+
+
+@dataclass(frozen=True)
+class ProfileWork:
+    """What the spans of some profiles say, and the work of their devices."""
+
+    facts: ProfileFacts
+    follows: tuple[IntArray, IntArray]
+    """See `followed`."""
+    work: DeviceWork
+
+
+_latest: tuple[weakref.ref[SpanColumns], tuple[int, ...], ProfileWork] | None = None
+
+
+def profile_work(spans: SpanColumns, roots: Sequence[int]) -> ProfileWork:
+    """Return what the traces under ``roots`` say; the latest is kept, as several analyses ask in a row."""
+    global _latest
+    latest, asked = _latest, tuple(sorted(roots))  # one read: another thread may replace it
+    if latest is not None and latest[0]() is spans and latest[1] == asked:
+        return latest[2]
+    facts = profile_facts(spans, np.flatnonzero(np.isin(spans.trace_ix, spans.trace_ix[list(roots)])))
+    follows = followed(spans, facts)
+    found = ProfileWork(facts, follows, device_work(spans, facts, follows))
+    _latest = (weakref.ref(spans), asked, found)
+    return found
 
 
 def device_work(spans: SpanColumns, facts: ProfileFacts, follows: tuple[IntArray, IntArray]) -> DeviceWork:

@@ -24,12 +24,12 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.device_edges import DeviceEdges
-from grademl_otel.analyzers.graph.device_work import COMMUNICATION, COPY, DeviceWork, device_work, followed
+from grademl_otel.analyzers.graph.device_work import COMMUNICATION, COPY, DeviceWork, profile_work
 from grademl_otel.analyzers.graph.event_graph import PROGRAM, Edges, EventGraph
 from grademl_otel.analyzers.graph.flatten import LanePieces, innermost
 from grademl_otel.analyzers.graph.path import GAP, KINDS, TRANSFER, UNEXPLAINED, WAIT, kind_of
 from grademl_otel.analyzers.graph.profile_collectives import collective_edges, cut_in_two, joined
-from grademl_otel.analyzers.graph.profile_facts import ProfileFacts, profile_facts
+from grademl_otel.analyzers.graph.profile_facts import ProfileFacts
 from grademl_otel.analyzers.graph.thread_calls import with_thread_calls
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
@@ -57,10 +57,8 @@ def span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
 
 
 def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
-    ixs = np.flatnonzero(np.isin(spans.trace_ix, spans.trace_ix[list(roots)]))
-    facts = profile_facts(spans, ixs)
-    follows = followed(spans, facts)
-    work = device_work(spans, facts, follows)
+    told = profile_work(spans, roots)
+    facts, follows, work = told.facts, told.follows, told.work
     pieces = _pieces(spans, facts, work, roots)
     together = joined(spans, facts, work) if len(roots) > 1 else None
     if together is not None:

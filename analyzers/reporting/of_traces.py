@@ -111,8 +111,7 @@ def critical_path_of_traces(
         warnings=telemetry.ledger.warnings,
         breakdown=[
             breakdown_entry(one)
-            for root in profiles(telemetry.spans, roots)
-            for one in profile_breakdown(telemetry.spans, root)
+            for one in profile_breakdown(telemetry.spans, profiles(telemetry.spans, roots))
         ],
     )
 

@@ -29,8 +29,7 @@ US = 1000
 
 def of(profile: Profile) -> TemporalBreakdown:
     spans = profile.spans()
-    (root,) = trace_roots(spans)
-    (found,) = profile_breakdown(spans, root)
+    (found,) = profile_breakdown(spans, trace_roots(spans))
     assert tiles(found)
     return found
 
@@ -82,7 +81,7 @@ def test_each_device_has_its_own() -> None:
     profile.device = 1
     profile.kernel("on 1", (3, 4), 20, 40)
     spans = profile.spans()
-    found = profile_breakdown(spans, trace_roots(spans)[0])
+    found = profile_breakdown(spans, trace_roots(spans))
     assert {(one.lane, one.compute_ns) for one in found} == {("device 0", 50 * US), ("device 1", 20 * US)}
     assert all(map(tiles, found))
 
