@@ -247,9 +247,11 @@ def _sections(
     owner, start, end, tree, root = (part[order] for part in (owner, start, end, tree, root))
     last = end == hi[owner]
     follows = last & (owner == root)
-    together = np.flatnonzero(~first & (until == hi[child]))
+    tails = np.zeros(len(members), bool)
+    tails[owner[last]] = True
+    together = np.flatnonzero(~first & (until == hi[child]) & tails[child])
     if len(together):
-        one, other = units(members[child[together]]), units(members[later[together]])
+        one, other = np.split(units(members[np.append(child[together], later[together])]), 2)
         same = np.zeros(len(members), bool)
         same[child[together[(one == other) & (one >= 0)]]] = True
         follows |= last & same[owner]

@@ -25,7 +25,7 @@ _BLOCK: Final = 32
 _ESCAPED: Final = re.compile(rb"\\u00(?:[4-7]|2[eE])")
 """How JSON may write a letter or a dot of a key; what it mostly escapes, as ``&``, is in no key."""
 _FEW: Final = 16
-"""Of so many times more spans: then one by one is faster than all at once."""
+"""Of so many times more rows: then one by one is faster than all at once."""
 _SEARCHED: Final = 1 << 24
 """So many bytes are searched at once: they may have to be copied for that."""
 
@@ -121,19 +121,17 @@ class RawStore:
     def may_have(self, ix: int, keys: Sequence[bytes]) -> bool:
         """Return whether span ``ix`` may have an attribute of ``keys``: far cheaper than decoding it."""
         raw = self.raw(ix)
-        return any(key in raw for key in keys) or (b"\\u00" in raw and _ESCAPED.search(raw) is not None)
+        return any(key in raw for key in keys) or _may_hide(raw)
 
     def that_may_have(self, key: bytes, some: IntArray) -> npt.NDArray[np.bool_]:
         """Return which of ``some`` spans may have an attribute of ``key``, see `may_have`."""
-        if len(some) < len(self) // _FEW:
-            keys = (key,)
-            return np.array([self.may_have(ix, keys) for ix in some.tolist()], np.bool_)
         told: npt.NDArray[np.bool_] = np.zeros(len(some), np.bool_)
         for number, raws in enumerate(self.columns):
-            rows = _rows_with(raws, key)
-            if rows.any():
-                here = np.flatnonzero(self.column[some] == number)
-                told[here] = rows[self.row[some[here]]]
+            here = np.flatnonzero(self.column[some] == number)
+            if len(here) < len(raws) // _FEW:
+                told[here] = _each_with(raws, self.row[some[here]], key)
+            elif len(here):
+                told[here] = _rows_with(raws, key)[self.row[some[here]]]
         return told
 
     def events(self, ix: int) -> list[Event]:
@@ -172,8 +170,19 @@ class RawStore:
         return replace(self, column=self.column[kept], row=self.row[kept])
 
 
+def _may_hide(raw: bytes) -> bool:
+    return b"\\u00" in raw and _ESCAPED.search(raw) is not None
+
+
+def _each_with(raws: RawColumn, rows: IndexArray, key: bytes) -> list[bool]:
+    """Return which of ``rows`` hold ``key``, or an escape that may hide it."""
+    begins, ends = raws.offsets[rows].tolist(), raws.offsets[rows + 1].tolist()
+    each = (bytes(raws.data[begin:end]) for begin, end in zip(begins, ends, strict=True))
+    return [key in raw or _may_hide(raw) for raw in each]
+
+
 def _rows_with(raws: RawColumn, key: bytes) -> npt.NDArray[np.bool_]:
-    """Return which rows of ``raws`` hold ``key``, or an escape that may hide it."""
+    """Return the same of all rows of ``raws``."""
     rows: npt.NDArray[np.bool_] = np.zeros(len(raws), np.bool_)
     if not len(raws):
         return rows
