@@ -30,6 +30,8 @@ from grademl_otel.analyzers.execution.owners import (
 )
 from grademl_otel.analyzers.execution.patterns import Pattern
 from grademl_otel.analyzers.execution.repeatability import repeatability
+from grademl_otel.analyzers.graph.learned_siblings import learned_siblings
+from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
@@ -110,10 +112,27 @@ def execution_model(
     return ExecutionModel(
         phases=phases,
         types=types,
-        dependencies=Dependencies.join([lawful, inferred(phases, lawful)]),
+        dependencies=Dependencies.join([lawful, *_guessed(spans, theirs, placed, phases, lawful)]),
         repeats=repeatability(phases, types, lawful, said),
         conflicts=[*conflicts, *wrong, *illegal],
     )
+
+
+def _guessed(
+    spans: SpanColumns, theirs: IntArray, placed: IntArray, phases: Phases, told: Dependencies
+) -> tuple[Dependencies, Dependencies]:
+    """Return what only times tell: of operations that repeat all of them together, else of each alone.
+
+    Spans are at ``placed`` among the phases. Children of a parent of which some are ``told`` are left out.
+    """
+    found = learned_siblings(spans, theirs)
+    source, target = placed[found.source], placed[found.target]
+    usable = (source >= 0) & (target >= 0)
+    usable &= phases.parent[source] == phases.parent[target]
+    usable &= ~np.isin(phases.parent[target], phases.parent[told.target])
+    learned = Dependencies.of(np.stack([source[usable], target[usable]], axis=1), INFERRED)
+    alone = inferred(phases, told)
+    return learned, alone.where(np.flatnonzero(~np.isin(alone.target, learned.target)))
 
 
 def _add_runs(draft: Draft, runs: Sequence[Run], phase_of_span: IntArray) -> dict[str, int]:

@@ -3,8 +3,7 @@
 
 A request that fans out to several services shows what it called, not which answer it needed for the next
 call. Where one operation is repeated, its calls are steps like those of a training, and `learned` tells which
-of its children begin when others have ended. Children of one service and lane are told apart by program order
-alone: between them nothing is learned, but they decide as well when one of them begins.
+of its children begin when others have ended.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel import semconv
 from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph, FloatArray
 from grademl_otel.analyzers.graph.learned import FEWEST, learned_edges
 from grademl_otel.analyzers.graph.path import KINDS, WORK, Lane
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
-_MOST_CALLS: Final = 2_048
-"""Calls of one operation that are looked at, evenly spread."""
 _MOST_CHILDREN: Final = 256
 """Children of one call with which it is looked at."""
 
@@ -38,21 +34,22 @@ class Siblings:
     confidence: FloatArray
 
 
-def learned_siblings(spans: SpanColumns, error_ns: int = 0) -> Siblings:
-    """Return the dependencies that repeated operations show between their children.
+def learned_siblings(spans: SpanColumns, some: IntArray | None = None, error_ns: int = 0) -> Siblings:
+    """Return the dependencies that repeated operations show between their children; of ``some`` spans only.
 
     An operation is a name and a service. ``error_ns`` is how far clocks of hosts may be apart.
     """
-    children = np.flatnonzero(spans.possible & (spans.parent_ix >= 0))
+    children = np.arange(len(spans)) if some is None else some
+    children = children[spans.possible[children] & (spans.parent_ix[children] >= 0)]
     children = children[spans.possible[spans.parent_ix[children]]]
-    operation, service = _operations(spans)
+    operation = _operations(spans)
     order = np.lexsort((children, spans.parent_ix[children], operation[spans.parent_ix[children]]))
     children = children[order]
     begins = np.flatnonzero(changes(operation[spans.parent_ix[children]]))
     parts = [
-        _of_one_operation(spans, some, operation, service, error_ns)
-        for some in np.split(children, begins[1:])
-        if len(some) >= 2 * FEWEST
+        _of_one_operation(spans, part, operation, error_ns)
+        for part in np.split(children, begins[1:])
+        if len(part) >= 2 * FEWEST
     ]
     source = np.concatenate([np.zeros(0, np.int64), *(part.source for part in parts)])
     target = np.concatenate([np.zeros(0, np.int64), *(part.target for part in parts)])
@@ -61,44 +58,38 @@ def learned_siblings(spans: SpanColumns, error_ns: int = 0) -> Siblings:
     return Siblings(source[order], target[order], confidence[order])
 
 
-def _operations(spans: SpanColumns) -> tuple[IntArray, IntArray]:
-    """Return for each span the number of its operation, and that of its service."""
+def _operations(spans: SpanColumns) -> IntArray:
+    """Return for each span the number of its operation."""
     names = sorted({str(resource.get("service.name", "")) for resource in spans.resources})
     number = {name: ix for ix, name in enumerate(names)}
     of_resource = [number[str(resource.get("service.name", ""))] for resource in spans.resources]
     service = np.array(of_resource or [0], np.int64)[spans.resource_ix]
-    return service * len(spans.names) + spans.name_ix, service
+    operation: IntArray = service * len(spans.names) + spans.name_ix
+    return operation
 
 
-def _of_one_operation(
-    spans: SpanColumns, children: IntArray, operation: IntArray, service: IntArray, error_ns: int
-) -> Siblings:
+def _of_one_operation(spans: SpanColumns, children: IntArray, operation: IntArray, error_ns: int) -> Siblings:
     """Return the dependencies between ``children`` of calls of one operation, those of a call together."""
-    parent = spans.parent_ix[children]
-    begins = np.flatnonzero(changes(parent))
-    count = np.diff(np.append(begins, len(parent)))
-    calls = np.flatnonzero((count >= 2) & (count <= _MOST_CHILDREN))
-    calls = calls[np.unique(np.linspace(0, len(calls) - 1, min(len(calls), _MOST_CALLS)).astype(np.int64))]
-    if len(calls) < FEWEST:
-        return Siblings(parent[:0], parent[:0], np.zeros(0))
-    chosen = np.repeat(begins[calls], count[calls]) + _counted(count[calls])
-    span, call = children[chosen], np.repeat(np.arange(len(calls)), count[calls])
-    graph, unit = _graph(spans, span, call, operation[span], service[span])
+    begins = np.flatnonzero(changes(spans.parent_ix[children]))
+    count = np.diff(np.append(begins, len(children)))
+    several = (count >= 2) & (count <= _MOST_CHILDREN)
+    calls = int(np.count_nonzero(several))
+    if calls < FEWEST:
+        return Siblings(children[:0], children[:0], np.zeros(0))
+    span, call = children[np.repeat(several, count)], np.repeat(np.arange(calls), count[several])
+    graph = _graph(spans, span, call, operation[span])
     edges = learned_edges(graph, error_ns)
-    edges = edges.where(unit[edges.source] != unit[edges.target])
     return Siblings(graph.span_ix[edges.source], graph.span_ix[edges.target], edges.confidence)
 
 
-def _graph(
-    spans: SpanColumns, span: IntArray, call: IntArray, operation: IntArray, service: IntArray
-) -> tuple[EventGraph, IntArray]:
-    """Return the calls as steps, one after the other, and what service and lane each child is of.
+def _graph(spans: SpanColumns, span: IntArray, call: IntArray, operation: IntArray) -> EventGraph:
+    """Return the calls as steps, one after the other.
 
     Each operation, and each further child of the same, has a lane of its own: children may overlap. No step
     comes right after another: calls are not ordered.
     """
     order = np.lexsort((span, spans.start[span], operation, call))
-    span, call, operation, service = span[order], call[order], operation[order], service[order]
+    span, call, operation = span[order], call[order], operation[order]
     number = np.arange(len(span))
     nth = number - np.maximum.accumulate(np.where(changes(call, operation), number, 0))
     root = spans.parent_ix[span]
@@ -106,14 +97,14 @@ def _graph(
     room = int(max(end.max(), (spans.end[root] - spans.start[root]).max()) - min(start.min(), 0)) + 1
     order = np.lexsort((call, nth, operation))
     kind = np.cumsum(changes(operation[order], nth[order])) - 1
-    span, call, service = span[order], call[order], service[order]
+    span, call = span[order], call[order]
     start, end = start[order] + call * room, end[order] + call * room
     there = np.flatnonzero(end > start)
-    kind, span, call, service = kind[there], span[there], call[there], service[there]
+    kind, span, call = kind[there], span[there], call[there]
     none, no = np.full(len(there), -1, np.int64), np.zeros(len(there), np.bool_)
     used, phase = np.unique(spans.name_ix[span], return_inverse=True)
     lanes: list[Lane] = [(None, f"{lane:06}") for lane in range(int(kind.max(initial=-1)) + 1)]
-    graph = EventGraph(
+    return EventGraph(
         lane=kind,
         start=start[there],
         end=end[there],
@@ -130,20 +121,3 @@ def _graph(
         items=(),
         edges=Edges.join([]),
     )
-    return graph, _units(spans, span, service)
-
-
-def _units(spans: SpanColumns, span: IntArray, service: IntArray) -> IntArray:
-    """Return a number for each span, equal for those of one service and, where they tell it, one lane."""
-    lanes: dict[object, int] = {"": 0}
-    lane = np.zeros(len(span), np.int64)
-    for at in np.flatnonzero(spans.raw_attributes.that_may_have(semconv.LANE.encode(), span)).tolist():
-        lane[at] = lanes.setdefault(str(spans.attributes(int(span[at])).get(semconv.LANE, "")), len(lanes))
-    units: IntArray = service * len(lanes) + lane
-    return units
-
-
-def _counted(count: IntArray) -> IntArray:
-    """Return 0, 1, ... for each of ``count``, one after the other."""
-    ends = np.cumsum(count)
-    return np.arange(int(ends[-1])) - np.repeat(ends - count, count)

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grademl_otel import semconv
+from grademl_otel.analyzers.execution.whole import execution_model
 from grademl_otel.analyzers.graph.learned_siblings import Siblings, learned_siblings
+from grademl_otel.analyzers.graph.path import EVIDENCE
 from grademl_otel.analyzers.model.columns import SpanColumns
 from tests.support.build import S, columns
 
@@ -59,17 +60,34 @@ def test_calls_that_need_answers_of_others(seed: int) -> None:
     assert (found.confidence > 0.7).all()
 
 
-def test_program_order_of_one_service_is_not_learned() -> None:
-    """It decides when the next begins, so that nothing else is taken for the cause; but it is no news."""
+def test_calls_one_after_the_other() -> None:
     spans = columns(requests(1, sequential=True))
-    assert named(spans, learned_siblings(spans)) == {("login", "catalog"), ("price", "page")}
+    expected = {("login", "catalog"), ("catalog", "price"), ("price", "page")}
+    assert named(spans, learned_siblings(spans)) == expected
 
 
-def test_lanes_of_one_service_are_told_apart() -> None:
-    spans = requests(2, sequential=True)
-    laned = [replace(span, attributes={semconv.LANE: span.name}) for span in spans]
-    told = columns(laned)
-    assert ("catalog", "price") in named(told, learned_siblings(told))
+def test_only_some_of_the_spans() -> None:
+    spans = columns(requests(1))
+    kept = np.flatnonzero(spans.name_ix != spans.names.index("login"))
+    assert named(spans, learned_siblings(spans, kept)) == {("catalog", "page"), ("price", "page")}
+
+
+def test_the_execution_model_has_what_is_learned() -> None:
+    """Times of one request say that its page came after the log, too; those of all say that it did not."""
+    spans = columns(requests(2, 80))
+    model = execution_model(spans, [])
+    phases, told = model.phases, model.dependencies
+
+    def kind_of(phase: int) -> str:
+        return phases.name(phase).partition("[")[0]
+
+    names = {
+        (kind_of(a), kind_of(b)) for a, b in zip(told.source.tolist(), told.target.tolist(), strict=True)
+    }
+    pages = {source for source, target in names if target == "page"}
+    assert pages == {"catalog", "price"}
+    assert {EVIDENCE[one] for one in told.evidence} == {"inferred"}
+    assert len(model.observed().dependencies) == 0
 
 
 def test_few_requests_tell_nothing() -> None:
