@@ -136,7 +136,8 @@ _ON_DEVICE: Final = tuple(sc.DEVICE_PREFIX + phase for phase in _COMPUTING)
 
 def _ranks(dice: random.Random, **changes: object) -> tuple[Job, int]:
     """Return a training of several ranks and one of them."""
-    job = replace(Job(ranks=dice.choice((2, 3, 4, 8)), eval_batches=2), **changes)  # type: ignore[arg-type]
+    ranks = dice.choice((2, 2, 3, 3, 4, 8))
+    job = replace(Job(ranks=ranks, steps=16, eval_batches=2), **changes)  # type: ignore[arg-type]
     return job, dice.randrange(job.ranks)
 
 
@@ -248,6 +249,7 @@ def _two_hosts(dice: random.Random) -> Case:
     """Two hosts whose clocks are apart, and a slow rank on one of them."""
     job = Job(
         ranks=dice.choice((2, 4)),
+        steps=16,
         eval_batches=2,
         offsets={1: dice.choice((-1, 1)) * dice.randrange(1, 900) * MS},
     )
