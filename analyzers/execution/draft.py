@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -47,6 +48,8 @@ class Draft:
         self.labels: dict[Tags, int] = {}
         self.hosts: dict[str, int] = {}
         self._blocks: list[Columns] = []
+        self._first: list[int] = []
+        """Number of the first phase of each block."""
         self._count = 0
         self._moved: dict[int, int] = {}
         self._marked: dict[int, int] = {}
@@ -91,6 +94,9 @@ class Draft:
             for name, value in zip(COLUMNS, values, strict=True)
         }
         count = next((len(array) for array in given.values() if len(array) != 1), 1)
+        if not count:
+            return np.zeros(0, np.int64)
+        self._first.append(self._count)
         self._blocks.append({name: np.broadcast_to(array, (count,)) for name, array in given.items()})
         self._count += count
         return np.arange(self._count - count, self._count)
@@ -103,12 +109,8 @@ class Draft:
         """Return the number of the parent of ``phase``; -1 for the root."""
         if phase in self._moved:
             return self._moved[phase]
-        at = phase
-        for block in self._blocks:
-            if at < len(block["parent"]):
-                return int(block["parent"][at])
-            at -= len(block["parent"])
-        raise IndexError(phase)
+        block = bisect_right(self._first, phase) - 1
+        return int(self._blocks[block]["parent"][phase - self._first[block]])
 
     def is_above(self, phase: int, other: int) -> bool:
         """Return whether ``phase`` is an ancestor of ``other``."""

@@ -14,19 +14,17 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.execution.beside import Lanes, note
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING
 from grademl_otel.analyzers.execution.order import BoolArray
-from grademl_otel.analyzers.graph.items import loader_items
 from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, rows_and_phases
-from grademl_otel.analyzers.model.collectives import Collectives, collectives_of
+from grademl_otel.analyzers.model.collectives import collectives_of
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run, Scope, StepTable
 
 ATTEMPT: Final = "attempt"
 RANK: Final = "rank"
-LOADER_WORKER: Final = "loader-worker"
-COMM: Final = "comm"
 
 _TYPE_TAGS: Final[Mapping[str, Mapping[str, str]]] = {
     sc.CHECKPOINT_SAVE: {"format": sc.CHECKPOINT_FORMAT, "part": sc.CHECKPOINT_PART},
@@ -58,7 +56,8 @@ class _Attempt:
     def __init__(self, draft: Draft, run: Run, number: int, phase_of_span: IntArray) -> None:
         self._draft, self._run, self._phase_of_span = draft, run, phase_of_span
         self._ranks = {rank: self._rank(rank, number) for rank in run.ranks}
-        self._scopes: list[int] = []
+        self._run_spans = set(run.run_spans.values())
+        self._scopes: IntArray = np.zeros(0, np.int64)
         """Number of the phase of each scope of the run."""
 
     def add(self) -> None:
@@ -67,7 +66,7 @@ class _Attempt:
         collectives = collectives_of(run)
         start, end, span_ix, phases = rows_and_phases(run, collectives)
         rows = self._add_rows(start, end, span_ix)
-        self._note(span_ix, rows)
+        note(self._phase_of_span, span_ix, rows)
         above = _parents(phases.row, phases.start, phases.end, phases.depth)
         kinds = np.array([draft.kind(name) for name in NAMES], np.int64)
         first = len(draft)
@@ -80,15 +79,9 @@ class _Attempt:
             span_ix=phases.span_ix,
             flags=np.where(phases.inferred, INFERRED, 0),
         ) if len(phases.start) else np.zeros(0, np.int64)  # fmt: skip
-        self._note(phases.span_ix, added)
+        note(self._phase_of_span, phases.span_ix, added)
         self._put_work_into_rows(start, end, rows, phases.row, phases.start, phases.end, added)
-        self._add_items()
-        self._add_collectives(collectives)
-        self._add_devices(rows)
-
-    def _note(self, span_ix: IntArray, phases: IntArray) -> None:
-        known = span_ix >= 0
-        self._phase_of_span[span_ix[known]] = phases[known]
+        Lanes(draft, run, self._ranks, self._phase_of_span).add(collectives)
 
     def _rank(self, rank: int, attempt: int) -> int:
         run, draft = self._run, self._draft
@@ -120,29 +113,28 @@ class _Attempt:
 
     # --- scopes -------------------------------------------------------------------------------------------
 
-    def _add_scopes(self) -> list[int]:
+    def _add_scopes(self) -> IntArray:
         """Add fits, passes, trials, checkpoints, compilations and phases that the program named."""
-        scopes = self._run.scopes
+        scopes, draft = self._run.scopes, self._draft
+        first = len(draft)
         number_of = {scope.span_ix: number for number, scope in enumerate(scopes)}
-        above = [self._scope_above(scope, number_of) for scope in scopes]
-        added = [
-            self._draft.add_one(
+        above = (self._scope_above(scope, number_of) for scope in scopes)
+        columns = [
+            (
                 self._kind(scope),
-                self._ranks[scope.rank],
+                self._ranks[scope.rank] if outer is None else first + outer,
                 scope.start,
                 scope.end,
-                number=self._number(scope),
-                label=self._draft.label(_said(scope, _TAGS)),
-                span_ix=scope.span_ix,
-                flags=BESIDE if scope.attributes.get(sc.CHECKPOINT_PART) == _BACKGROUND else 0,
+                self._number(scope),
+                draft.label(_said(scope, _TAGS)),
+                scope.span_ix,
+                BESIDE if scope.attributes.get(sc.CHECKPOINT_PART) == _BACKGROUND else 0,
             )
-            for scope in scopes
+            for scope, outer in zip(scopes, above, strict=True)
         ]
-        for phase, outer in zip(added, above, strict=True):
-            if outer is not None and added[outer] != phase:
-                self._draft.move(phase, added[outer])
-        for scope, phase in zip(scopes, added, strict=True):
-            self._phase_of_span[scope.span_ix] = phase
+        table = np.array(columns, np.int64).reshape(-1, 8).T
+        added = draft.add(*table[:4], number=table[4], label=table[5], span_ix=table[6], flags=table[7])
+        note(self._phase_of_span, table[6], added)
         return added
 
     def _kind(self, scope: Scope) -> int:
@@ -160,7 +152,7 @@ class _Attempt:
             number = number_of.get(at)
             if number is not None and self._run.scopes[number].rank == scope.rank:
                 return number
-            if at in self._run.run_spans.values():
+            if at in self._run_spans:
                 break
         return None
 
@@ -192,13 +184,13 @@ class _Attempt:
         open until that loop begins another.
         """
         scopes = self._run.scopes
+        passes: dict[int, list[int]] = {rank: [] for rank in self._ranks}
+        for ix, one in enumerate(scopes):
+            if one.name not in WORK_SCOPES and one.end > one.start:
+                passes[one.rank].append(ix)
         parent = np.zeros(len(steps), np.int64)
         for rank, of_rank in self._ranks.items():
-            rows = steps.of_rank(rank)
-            mine = [
-                ix for ix, one in enumerate(scopes)
-                if one.rank == rank and one.name not in WORK_SCOPES and one.end > one.start
-            ]  # fmt: skip
+            rows, mine = steps.of_rank(rank), passes[rank]
             training = [ix for ix in mine if scopes[ix].name not in (sc.EVALUATE, sc.PREDICT)]
             any_pass = self._innermost(start[rows], mine, of_rank)
             no_evaluation = self._innermost(start[rows], training, of_rank)
@@ -231,7 +223,7 @@ class _Attempt:
         steps = self._run.steps
         by_row = np.argsort(row_of, kind="stable")
         first = np.searchsorted(row_of[by_row], np.arange(len(steps) + 1))
-        for scope, phase in zip(self._run.scopes, self._scopes, strict=True):
+        for scope, phase in zip(self._run.scopes, self._scopes.tolist(), strict=True):
             if scope.name not in WORK_SCOPES and not scope.user:
                 continue
             of_rank = steps.of_rank(scope.rank)
@@ -246,101 +238,6 @@ class _Attempt:
                 self._draft.move(phase, int(added[around[shortest]]))
             else:
                 self._draft.move(phase, int(rows[row]))
-
-    # --- beside the main lanes ----------------------------------------------------------------------------
-
-    def _lane(self, rank: int, name: str, counted: str | None = None, number: int = -1, **label: Any) -> int:
-        """Add the phase of a lane beside the main one."""
-        draft = self._draft
-        return draft.add_one(
-            draft.kind(name, counted=counted),
-            self._ranks[rank],
-            number=number,
-            label=draft.label(label),
-            flags=DERIVED | BESIDE,
-        )
-
-    def _add_items(self) -> None:
-        draft, items = self._draft, loader_items(self._run)
-        if not len(items):
-            return
-        keys = np.stack([items.rank, items.loader, items.worker], axis=1)
-        lanes, of_lane = np.unique(keys, axis=0, return_inverse=True)
-        numbers = np.array(
-            [
-                self._lane(rank, LOADER_WORKER, "worker", worker, loader=loader or None)
-                for rank, loader, worker in lanes.tolist()
-            ],
-            np.int64,
-        )
-        lane = numbers[of_lane.reshape(-1)]
-        passes, of_pass = np.unique(items.pass_serial, return_inverse=True)
-        label = np.array([draft.label({"pass": serial}) for serial in passes.tolist()], np.int64)[of_pass]
-        fetches = draft.add(
-            draft.kind(sc.DATA_FETCH, counted="batch"), lane, items.start, items.fetched,
-            number=items.batch, label=label, span_ix=items.fetch_span,
-        )  # fmt: skip
-        self._note(items.fetch_span, fetches)
-        some = np.flatnonzero(items.end > items.collating)
-        if len(some):
-            collates = draft.add(
-                draft.kind(sc.DATA_COLLATE, counted="batch"), lane[some], items.collating[some],
-                items.end[some], number=items.batch[some], label=label[some],
-                span_ix=items.collate_span[some],
-            )  # fmt: skip
-            self._note(items.collate_span[some], collates)
-
-    def _add_collectives(self, found: Collectives) -> None:
-        draft = self._draft
-        kinds = np.array([draft.kind(sc.COLLECTIVE, {"op": op or None}) for op in found.ops], np.int64)
-        beside = found.beside & np.isin(found.rank, list(self._ranks))
-        for rank in np.unique(found.rank[beside]).tolist():
-            mine = np.flatnonzero(beside & (found.rank == rank))
-            added = draft.add(
-                kinds[found.op[mine]], self._lane(rank, COMM), found.issue[mine], found.end[mine],
-                span_ix=found.span_ix[mine],
-            )  # fmt: skip
-            self._note(found.span_ix[mine], added)
-
-    def _add_devices(self, rows: IntArray) -> None:
-        """Add what asynchronous devices did: from spans, for steps without those from the table."""
-        run, draft, spans, steps = self._run, self._draft, self._run.spans, self._run.steps
-        names = {ix: name for ix, name in enumerate(spans.names) if name.startswith(sc.DEVICE_PREFIX)}
-        names = {ix: name for ix, name in names.items() if name[len(sc.DEVICE_PREFIX) :] in sc.DEVICE_PHASES}
-        mine = run.span_ixs[np.isin(spans.name_ix[run.span_ixs], list(names)) & spans.possible[run.span_ixs]]
-        lanes: dict[tuple[int, str], int] = {}
-        detailed: set[tuple[int, int]] = set()
-
-        def lane_of(rank: int, name: str) -> int:
-            if (rank, name) not in lanes:
-                lanes[rank, name] = self._lane(rank, name)
-            return lanes[rank, name]
-
-        for ix in mine.tolist():
-            attributes, rank = spans.attributes(ix), spans.resource(ix).get(sc.RANK)
-            step, lane = attributes.get(sc.STEP_NUMBER), attributes.get(sc.LANE)
-            if rank not in self._ranks or not isinstance(step, int) or not isinstance(lane, str):
-                continue
-            detailed.add((rank, step))
-            self._phase_of_span[ix] = draft.add_one(
-                draft.kind(names[int(spans.name_ix[ix])], counted="step"), lane_of(rank, lane),
-                int(spans.start[ix]), int(spans.end[ix]), number=step, span_ix=ix,
-            )  # fmt: skip
-        width = int(steps.step.max(initial=0)) + 1
-        told = [rank * width + step for rank, step in detailed if 0 <= step < width]
-        of_spans = np.isin(steps.rank * width + steps.step, np.array(told, np.int64))
-        for phase in sc.DEVICE_PHASES:
-            column = sc.DEVICE_PREFIX + phase
-            if column not in steps.count:
-                continue
-            for rank in self._ranks:
-                some = np.flatnonzero((steps.count[column] > 0) & (steps.rank == rank) & ~of_spans)
-                if len(some):
-                    draft.add(
-                        draft.kind(column, counted="step"), lane_of(rank, "device"),
-                        steps.first[column][some], (steps.first[column] + steps.busy[column])[some],
-                        number=steps.step[some], flags=np.where(steps.count[column][some] > 1, INFERRED, 0),
-                    )  # fmt: skip
 
 
 def _said(scope: Scope, of: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
