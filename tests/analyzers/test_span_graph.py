@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
 import pytest
 
+from grademl_otel.analyzers.answers import critical_path
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, Path
 from grademl_otel.analyzers.graph.profile_path import graph_path, paths_of_traces, profile_path, profiles
@@ -16,6 +19,9 @@ from grademl_otel.analyzers.graph.span_graph import span_graph
 from grademl_otel.analyzers.graph.span_tree import trace_roots
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.columns import SpanColumns
+from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.reporting.document import PathInfo
+from grademl_otel.analyzers.subject import read_subject
 
 from ..support.profiles import AUTOGRAD, BASE_NS, Profile, spans_of
 
@@ -421,3 +427,74 @@ def test_clocks_that_contradict_each_other_tie_nothing() -> None:
     found = paths_together(one, other)
     assert len(found) == 2
     assert any(row[3] == "wait" for row in found[0])  # waiting and transfer: not told apart
+
+
+# --- In other forms, and in answers -----------------------------------------------------------------------
+
+
+def as_otlp(spans: SpanColumns) -> bytes:
+    """Return ``spans`` as an exporter of spans would send them."""
+    made = []
+    links: dict[int, list[int]] = {}
+    for ix, span_id in zip(spans.links.span_ix.tolist(), spans.links.span_id.tolist(), strict=True):
+        links.setdefault(ix, []).append(span_id)
+    for ix in range(len(spans)):
+        said = spans.attributes(ix)
+        values = [
+            {
+                "key": key,
+                "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value},
+            }
+            for key, value in said.items()
+            if isinstance(value, int | str)
+        ]
+        made.append(
+            {
+                "traceId": spans.trace_id_hex(ix),
+                "spanId": spans.span_id_hex(ix),
+                "parentSpanId": f"{int(spans.parent_id[ix]):016x}" if spans.parent_id[ix] else "",
+                "name": spans.name(ix),
+                "startTimeUnixNano": str(int(spans.start[ix])),
+                "endTimeUnixNano": str(int(spans.end[ix])),
+                "attributes": values,
+                "links": [
+                    {"traceId": spans.trace_id_hex(ix), "spanId": f"{to:016x}"} for to in links.get(ix, ())
+                ],
+            }
+        )
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": made}]}]}).encode()
+
+
+def test_spans_of_others_that_name_streams_have_the_same_path(tmp_path: FilePath) -> None:
+    spans = kernel_bound().spans()
+    (root,) = trace_roots(spans)
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(as_otlp(spans))
+    ((_, found),) = read_subject(Query(str(path))).paths()
+    expected = profile_path(spans, root)
+    for column in ("start", "end", "kind"):
+        assert np.array_equal(getattr(found.sections, column), getattr(expected.sections, column))
+    assert [one.phase for one in found.sections] == [one.phase for one in expected.sections]
+
+
+def test_traces_whose_spans_name_no_streams_are_answered_as_trees(tmp_path: FilePath) -> None:
+    spans = kernel_bound().spans()
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(as_otlp(spans).replace(b"stream-", b"worker-"))
+    subject = read_subject(Query(str(path)))
+    assert profiles(subject.telemetry.spans, trace_roots(subject.telemetry.spans)) == []
+    assert len(subject.paths()) == 1
+
+
+def test_answers_tell_of_streams_and_devices(tmp_path: FilePath) -> None:
+    path = kernel_bound().write(tmp_path / "profile.json")
+    document = critical_path(Query(str(path))).found
+    assert isinstance(document.path, PathInfo)
+    assert sum(one.end_ns - one.start_ns for one in document.path.sections) == document.path.total_ns
+    of_key = {row.key: row for row in document.summary}
+    assert of_key["kernel b"].path_ns == 101_000  # with the gap before it
+    assert (of_key["kernel b"].total_ns, of_key["kernel b"].drag_ns) == (100_000, 100_000)
+    assert of_key["op b"].path_ns == 0
+    assert of_key["op b"].slack_ns > 0
+    (device,) = document.breakdown
+    assert (device.lane, device.compute_ns, device.wall_ns) == ("device 0", 300_000, 350_000)
