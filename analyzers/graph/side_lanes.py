@@ -18,8 +18,8 @@ from grademl_otel.analyzers.graph.draft import Draft, numbers_of
 from grademl_otel.analyzers.graph.event_graph import CHILD, LINK, Edges
 from grademl_otel.analyzers.graph.main_lane import WORK_SCOPES
 from grademl_otel.analyzers.graph.path import INFERRED, OBSERVED, WORK
-from grademl_otel.analyzers.graph.span_tree import blocking_links
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.graph.span_tree import linked_spans
+from grademl_otel.analyzers.model.columns import BLOCKING, IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _BACKGROUND: Final = "background"
@@ -59,7 +59,7 @@ def _add_checkpoints(draft: Draft, run: Run, found: Activities, main: IntArray) 
 def _add_linked(draft: Draft, run: Run, found: Activities, main: IntArray) -> None:
     """Add the spans that others wait for, as far as they are not activities, and what these end."""
     known = _last_pieces(found.main.span_ix, main)
-    mine = set(run.span_ixs.tolist()) if (links := blocking_links(run.spans)) else set()
+    mine = set(run.span_ixs.tolist()) if (links := linked_spans(run.spans, BLOCKING)) else set()
     for target, sources in sorted(links.items()):
         if target not in known or target not in mine:
             continue

@@ -61,7 +61,7 @@ class SpanTree:
         self._waits = [name in semconv.WAIT_PHASES for name in spans.names]
         self._facts: dict[int, SpanFacts] = {}
         self._digests: dict[int, bytes] = {}
-        self._blockers = blocking_links(spans)
+        self._blockers = linked_spans(spans, BLOCKING)
 
     def children(self, ix: int) -> memoryview[int]:
         """Return the children of span ``ix``, in no particular order."""
@@ -183,10 +183,10 @@ def trace_roots(spans: SpanColumns) -> list[int]:
     return found
 
 
-def blocking_links(spans: SpanColumns) -> dict[int, list[int]]:
-    """Return span -> the spans that it names in links of kind ``blocking``."""
+def linked_spans(spans: SpanColumns, kind: str) -> dict[int, list[int]]:
+    """Return span -> the spans that it names in links of this ``kind``."""
     links = spans.links
-    wanted = [i for i, kind in enumerate(links.kind) if kind == BLOCKING]
+    wanted = [i for i, each in enumerate(links.kind) if each == kind]
     if not wanted:
         return {}
     targets = {(int(links.trace_hi[i]), int(links.trace_lo[i]), int(links.span_id[i])): -1 for i in wanted}
