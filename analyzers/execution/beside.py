@@ -15,6 +15,7 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED
 from grademl_otel.analyzers.graph.items import loader_items
+from grademl_otel.analyzers.model.attempts import whole
 from grademl_otel.analyzers.model.collectives import Collectives
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
@@ -114,10 +115,10 @@ class Lanes:
 
         for ix in mine.tolist():
             attributes, rank = spans.attributes(ix), spans.resource(ix).get(sc.RANK)
-            step, lane = attributes.get(sc.STEP_NUMBER), attributes.get(sc.LANE)
-            if not (isinstance(rank, int) and isinstance(step, int) and isinstance(lane, str)):
+            step, lane = whole(attributes.get(sc.STEP_NUMBER)), attributes.get(sc.LANE)
+            if not isinstance(rank, int) or rank not in self._ranks or step is None:
                 continue
-            if rank not in self._ranks:
+            if not isinstance(lane, str):
                 continue
             detailed.add((rank, step))
             self._phase_of_span[ix] = draft.add_one(
@@ -125,7 +126,7 @@ class Lanes:
                 int(spans.start[ix]), int(spans.end[ix]), number=step, span_ix=ix,
             )  # fmt: skip
         width = int(steps.step.max(initial=0)) + 1
-        told = [rank * width + step for rank, step in detailed if 0 <= step < width]
+        told = [rank * width + step for rank, step in detailed if step < width]
         of_spans = np.isin(steps.rank * width + steps.step, np.array(told, np.int64))
         for phase in sc.DEVICE_PHASES:
             column = sc.DEVICE_PREFIX + phase

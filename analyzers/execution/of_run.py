@@ -19,6 +19,7 @@ from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING
 from grademl_otel.analyzers.execution.order import BoolArray
 from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, rows_and_phases
+from grademl_otel.analyzers.model.attempts import whole
 from grademl_otel.analyzers.model.collectives import collectives_of
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run, Scope, StepTable
@@ -142,8 +143,8 @@ class _Attempt:
         return self._draft.kind(scope.name, _said(scope, _TYPE_TAGS), counted)
 
     def _number(self, scope: Scope) -> int:
-        number = scope.attributes.get(sc.EPOCH_NUMBER) if scope.name == sc.EPOCH else None
-        return number if isinstance(number, int) else -1
+        number = whole(scope.attributes.get(sc.EPOCH_NUMBER)) if scope.name == sc.EPOCH else None
+        return -1 if number is None else number
 
     def _scope_above(self, scope: Scope, number_of: Mapping[int, int]) -> int | None:
         """Return the number of the scope that ``scope`` is a child of; None where that is its rank."""

@@ -22,6 +22,7 @@ from grademl_otel.analyzers.execution import (
     MISSING,
     SEQUENTIAL,
     ExecutionModel,
+    Pattern,
     SpanIdentity,
     execution_model,
 )
@@ -182,6 +183,21 @@ def test_work_within_a_step_is_part_of_the_phase_that_it_lies_in() -> None:
     assert at(found, "**/step*/forward/compile[id=0\\/0, trigger=frame]")
     assert at(found, "**/step*/checkpoint.save[format=torch]")
     assert found.phases.busy[main_leaves(found, 0)].sum() == 100
+
+
+@pytest.mark.parametrize("number", [2**70, -1, True, "7", None])
+def test_a_number_that_is_none_is_no_tag(number: Any) -> None:
+    scopes = [Scope("epoch", 0, 0, 90, 1, {sc.EPOCH_NUMBER: number})]
+    told = {sc.LANE: "stream-0.0", sc.STEP_NUMBER: number}
+    spans = [
+        S("run", 0, 100),
+        S("epoch", 0, 90, "run"),
+        S("device.forward", 0, 9, "run", attributes=told, resource={sc.RANK: 0}),
+    ]
+    run = run_from([R(0, 50)], 0, 100, scopes=scopes, spans=spans)
+    found = execution_model(run.spans, [run])
+    assert at(found, "/run*/attempt*/rank*/epoch/step[step=0]")
+    assert not len(Pattern("/run*/attempt*/rank*/*/device.forward*").matches(found.phases))
 
 
 def test_what_a_device_did_is_beside_in_the_lane_of_its_stream_and_from_the_table_where_no_span_tells() -> (
