@@ -106,6 +106,8 @@ def _of_devices(
     spans: SpanColumns, root: int, told: ProfileWork, of_trace: BoolArray
 ) -> list[TemporalBreakdown]:
     facts, work = told.facts, told.work
+    if not spans.possible[root]:
+        return []
     devices: dict[tuple[int | None, str], list[int]] = {}
     for lane in facts.streams.tolist():
         rank, name = facts.lanes[lane]

@@ -42,10 +42,17 @@ def profiles(spans: SpanColumns, roots: Sequence[int]) -> list[int]:
 def profile_path(spans: SpanColumns, root: int, inferred: bool = True) -> Path:
     """Return the critical path of the profile under ``root``, over that span's ``[start, end)``.
 
-    Without ``inferred`` edges only what the profile says ties its lanes.
+    Without ``inferred`` edges only what the profile says ties its lanes. A root that ends before it starts,
+    or at once, has an empty path.
     """
+    if not _lasts(spans, root):
+        return Path(int(spans.start[root]), int(spans.start[root]), Sections.of([]))
     graph = span_graph(spans, [root])
     return graph_path(graph if inferred else graph.observed(), int(spans.start[root]), int(spans.end[root]))
+
+
+def _lasts(spans: SpanColumns, root: int) -> bool:
+    return bool(spans.possible[root] and spans.end[root] > spans.start[root])
 
 
 def graph_of_path(spans: SpanColumns, root: int, path: Path, inferred: bool = True) -> EventGraph | None:
@@ -132,7 +139,7 @@ def _together(spans: SpanColumns, roots: Sequence[int], inferred: bool) -> _Toge
     of_rank = {
         rank: root for root in roots if isinstance(rank := spans.resource(root).get(semconv.RANK), int)
     }
-    if len(of_rank) < 2 or len(of_rank) < len(roots):
+    if len(of_rank) < 2 or len(of_rank) < len(roots) or not all(_lasts(spans, root) for root in roots):
         return None  # one rank, or profiles of several occasions
     graph = span_graph(spans, roots)
     graph = graph if inferred else graph.observed()

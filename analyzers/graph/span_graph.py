@@ -106,7 +106,8 @@ def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
 
 
 def _is_inferred(spans: SpanColumns, root: int) -> bool:
-    return bool(spans.attributes(root).get(semconv.EVIDENCE) == "inferred")
+    """Whether ``root`` is a span over all that nobody measured; one without an end is over nothing."""
+    return bool(spans.possible[root] and spans.attributes(root).get(semconv.EVIDENCE) == "inferred")
 
 
 def _wait_names(spans: SpanColumns) -> list[int]:

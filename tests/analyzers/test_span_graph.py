@@ -356,6 +356,15 @@ def test_the_order_of_edges_changes_nothing() -> None:
     assert {KINDS[kind] for kind in expected.sections.kind.tolist()} >= {"work", "handoff"}
 
 
+def test_a_profile_in_which_nothing_ended_has_an_empty_path(tmp_path: FilePath) -> None:
+    profile = Profile()
+    profile.events.append({"ph": "B", "name": "open", "pid": 100, "tid": 100, "ts": 5})
+    path = profile.write(tmp_path / "profile.json")
+    document = critical_path(Query(str(path))).found
+    assert isinstance(document.path, PathInfo)
+    assert (document.path.total_ns, document.path.sections, document.breakdown) == (0, [], [])
+
+
 # --- Several ranks ----------------------------------------------------------------------------------------
 
 
