@@ -15,7 +15,10 @@ from grademl_otel.analyzers.graph.estimates import resistant_slope, wilson
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, QUEUE, Edges, EventGraph
 from grademl_otel.analyzers.graph.learned import FEWEST, learn, learned_edges
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, UNEXPLAINED, WAIT, WORK
+from grademl_otel.analyzers.graph.run_path import run_path
 from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.model.facts import Loader
+from tests.support.build import R, run_from
 
 US, MS = 1_000, 1_000_000
 STEP = 100 * MS
@@ -127,6 +130,29 @@ def test_a_start_after_a_hole_is_found() -> None:
         ]
     graph = graph_of(acts)
     assert described(graph, learned_edges(graph)) == {("main.compute", "writer.write", False)}
+
+
+def test_in_a_run_the_path_goes_where_it_leads() -> None:
+    """Rank 0 waits for batches that rank 1 makes in its forward, by ways that nobody recorded."""
+    random, rows = np.random.default_rng(13), []
+    for step in range(60):
+        at = step * STEP
+        made = at + 40 * MS + int(random.integers(20 * MS))
+        until = made + int(random.integers(10 * US, 60 * US))
+        waits = {"data.wait": (at, until - at, 1), "optimizer": (until, at + STEP - until, 1)}
+        rows.append(R(at, at + STEP, step, 0, item=(1, step), worker=0, phases=waits))
+        makes = {"forward": (at, made - at, 1), "optimizer": (made, at + STEP - made, 1)}
+        rows.append(R(at, at + STEP, step, 1, phases=makes))
+    run = run_from(rows, 0, 60 * STEP, loaders=[Loader(0, 1, None, 1, False)])
+    path = run_path(run)
+    assert sum(section.duration for section in path.sections) == path.total_ns
+    entered = [section for section in path.sections if section.entered_by.edge == "learned"]
+    assert {(s.rank, s.phase, s.entered_by.evidence) for s in entered} == {(1, "forward", "inferred")}
+    assert {s.entered_by.confidence for s in entered} == {wilson(60, 60)}
+    assert not [s for s in path.sections if s.kind == "unexplained"]
+    alone = run_path(run, inferred=False)
+    assert {section.rank for section in alone.sections} == {0}
+    assert [s.kind for s in alone.sections if s.phase == "data.wait"] == ["unexplained"] * 60
 
 
 # --- What is no dependency --------------------------------------------------------------------------------

@@ -532,6 +532,7 @@ def test_ends_before_arrivals_are_no_ground() -> None:
 RECORDED: dict[str, dict[str, object]] = {
     "blocking": {"explicit": True},
     "buckets": {"buckets": 4},
+    "buckets, some in detail": {"buckets": 4, "detail_level": 1},
     "blocking, tables alone": {"explicit": True, "detail_level": 40},
     "buckets, tables alone": {"buckets": 4, "detail_level": 40},
     "nothing": {},
@@ -567,7 +568,8 @@ def test_findings_and_path_name_the_same(how: str, phase: str) -> None:
     assert work[2] > 0.9 * sum(work.values())
     guessed = how == "nothing" or "tables" in how
     ways = {s.entered_by.evidence for s in path.sections if s.entered_by.edge == "collective"}
-    assert ways <= ({"inferred"} if guessed else {"observed"})
+    if "some" not in how:
+        assert ways <= ({"inferred"} if guessed else {"observed"})
     if guessed:
         assert CRITICAL not in [one.severity for one in judgement.findings]
 
