@@ -45,7 +45,7 @@ def store() -> Iterator[File]:
 @settings(max_examples=80, deadline=None)
 def test_the_path_of_any_training_is_the_true_one(job: Job) -> None:
     if job.micro > 1:
-        job = replace(job, detail_level=0, device=False)  # sums of several batches have no place in time
+        job = replace(job, detail_level=0)  # sums of several batches have no place in time
     made = simulate(job)
     said = answer(made)
     assert not [line for check in (tiles, budget_is_true, path_is_true) for line in check(made, said)]

@@ -325,6 +325,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "one slow rank, by backward": _slow_rank(sc.BACKWARD, 2.0),
     "by forward, ends heard late": _slow_rank(sc.FORWARD, 2.5, heard=300 * US),
     "by backward, a blocking all-reduce": _slow_rank(sc.BACKWARD, 2.0, blocking=True),
+    "by forward, one step in four in detail": _slow_rank(sc.FORWARD, 2.5, detail=2),
     "by data, tables alone": _slow_rank(sc.DATA_FETCH, 5.0, detail=TABLES_ALONE),
     "by forward, tables alone": _slow_rank(sc.FORWARD, 2.5, detail=TABLES_ALONE),
     "by backward, tables alone": _late_after_the_first_bucket,
