@@ -110,6 +110,8 @@ def analyzed(path: Path) -> Telemetry:
         warnings.simplefilter("ignore")  # of an answer that rests on part of the data
         for answer in (analyzers.critical_path, analyzers.runs):
             assert printable(analyzers.render(answer(str(path))).replace("\n", ""))
+        model = analyzers.execution_model(str(path))
+        assert len(model.select("**")) == len(model) - 1
     return telemetry
 
 
