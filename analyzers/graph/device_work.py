@@ -19,6 +19,8 @@ COMPUTE: Final = 0
 COMMUNICATION: Final = 1
 COPY: Final = 2
 
+GLOO: Final = "gloo:"
+"""What the names of gloo's collectives begin with, in threads of the host."""
 CALLS: Final = frozenset(
     {
         "cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "mtia_runtime", "privateuse1_runtime",
@@ -115,6 +117,26 @@ def device_work(spans: SpanColumns, facts: ProfileFacts, follows: tuple[IntArray
         launch=launch,
         by_call=calls[launch] | (facts.category[launch] < 0),
         launched=np.minimum(begun, start[place]),
+    )
+
+
+def host_collectives(spans: SpanColumns, facts: ProfileFacts) -> DeviceWork:
+    """Return the collectives that threads of the host work on, those of gloo, as work of their lanes."""
+    names = [number for number, name in enumerate(spans.names) if name.startswith(GLOO)]
+    start, end = spans.start[facts.ixs], spans.end[facts.ixs]
+    talks = np.isin(spans.name_ix[facts.ixs], names) & (facts.lane >= 0) & (end > start)
+    place = np.flatnonzero(talks)
+    place = place[np.lexsort((end[place], start[place], facts.lane[place]))]
+    none = np.full(len(place), -1, np.int64)
+    return DeviceWork(
+        place=place,
+        lane=facts.lane[place],
+        start=start[place],
+        end=end[place],
+        sort=np.full(len(place), COMMUNICATION, np.int64),
+        launch=none,
+        by_call=none > 0,
+        launched=start[place],
     )
 
 

@@ -24,7 +24,13 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.device_edges import DeviceEdges
-from grademl_otel.analyzers.graph.device_work import COMMUNICATION, COPY, DeviceWork, profile_work
+from grademl_otel.analyzers.graph.device_work import (
+    COMMUNICATION,
+    COPY,
+    DeviceWork,
+    host_collectives,
+    profile_work,
+)
 from grademl_otel.analyzers.graph.event_graph import PROGRAM, Edges, EventGraph
 from grademl_otel.analyzers.graph.flatten import LanePieces, innermost
 from grademl_otel.analyzers.graph.path import GAP, KINDS, TRANSFER, UNEXPLAINED, WAIT, kind_of
@@ -60,9 +66,13 @@ def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     told = profile_work(spans, roots)
     facts, follows, work = told.facts, told.follows, told.work
     pieces = _pieces(spans, facts, work, roots)
-    together = joined(spans, facts, work) if len(roots) > 1 else None
-    if together is not None:
-        pieces = cut_in_two(pieces, work, together)
+    talks = host_collectives(spans, facts)
+    together = []
+    for some in (work, talks) if len(roots) > 1 else ():
+        found = joined(spans, facts, some)
+        if found is not None:
+            pieces = cut_in_two(pieces, some, found)
+            together.append((some, found))
     calls = with_thread_calls(spans, facts, pieces)
     pieces = calls.pieces
     device = DeviceEdges(spans, facts, pieces, work).all()
@@ -71,6 +81,7 @@ def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     kind = kinds[spans.name_ix[facts.ixs[owner]]]
     of_work = np.full(len(facts.ixs), -1, np.int64)
     of_work[work.place] = work.sort
+    of_work[talks.place] = talks.sort
     kind[of_work[owner] == COPY] = KINDS.index(TRANSFER)
     kind[of_work[owner] == COMMUNICATION] = KINDS.index(WAIT)  # and transfer: not told apart
     waiting = np.concatenate([_NONE, *device.waiting])
@@ -81,8 +92,8 @@ def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     kind[over_all] = KINDS.index(GAP)
     kind[waits] = KINDS.index(UNEXPLAINED)
     edges = [*device.edges, calls.edges, _handed_over(spans, facts, pieces, follows)]
-    if together is not None:
-        collective = collective_edges(pieces, work, together)
+    for some, found in together:
+        collective = collective_edges(pieces, some, found)
         waits[collective.waits] = True
         kind[collective.transfers] = KINDS.index(TRANSFER)
         edges.append(collective.edges)

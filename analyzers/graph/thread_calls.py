@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward on a GPU runs in threads of its own, while the thread that asked for it waits.
+"""What threads do for the main thread while it waits: backward on a GPU, collectives of gloo.
 
-No profiler says that this thread waits: it is in its step, or in a function of Python, and does nothing.
+No profiler says that the main thread waits: it is in its step, or in a function of Python, and does nothing.
 Where all that a thread of autograd did at a time lies in one such piece of the main thread, that piece is
-taken for the wait: it is cut where the thread began and where it was done. This is inferred; its confidence
-is the share of what these threads did that lies so.
+taken for the wait: it is cut where the thread began and where it was done. So is a piece in which, less than
+`SOON_NS` before its end, a collective ends that a thread of gloo works on; it began when the main thread gave
+it to that thread, before the piece or in it. All this is inferred; its confidence is the share of what these
+threads did that lies so.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.graph.device_work import GLOO
 from grademl_otel.analyzers.graph.event_graph import PROGRAM, BoolArray, Edges, FloatArray
 from grademl_otel.analyzers.graph.flatten import LanePieces
 from grademl_otel.analyzers.graph.path import INFERRED
@@ -22,8 +25,13 @@ from grademl_otel.analyzers.graph.profile_facts import MAIN, ProfileFacts
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
+_NONE: Final = np.zeros(0, np.int64)
 _AUTOGRAD: Final = re.compile(r"autograd", re.IGNORECASE)
 _ENGINE: Final = "autograd::engine::"
+SOON_NS: Final = 1_000_000
+"""Within this a thread goes on after another one did what it waited for."""
+GIVEN: Final = 0.9
+"""Confidence in that it was the main thread which gave a collective to one of gloo's."""
 _MAY_WAIT: Final = frozenset({"python_function", "user_annotation", ""})
 """Categories of what a thread may be in while it waits: everything else does something itself."""
 
@@ -48,22 +56,32 @@ class _Bursts:
     lane: IntArray
     start: IntArray
     end: IntArray
+    since: IntArray
+    """When the main thread can have begun to wait for it."""
     confidence: FloatArray
+    begins: BoolArray
+    """Whether it began because the main thread began to wait."""
 
 
 def with_thread_calls(spans: SpanColumns, facts: ProfileFacts, pieces: LanePieces) -> ThreadCalls:
     """Return ``pieces`` with the waits for threads of autograd as pieces of their own."""
-    threads = _threads(spans, facts, pieces)
+    threads, talking = _threads(spans, facts, pieces), _talking(spans, facts, pieces)
     found = []
     for main in [lane for lane, (_, name) in enumerate(facts.lanes) if name == MAIN]:
-        mine = [lane for lane in threads if facts.lanes[lane][0] == facts.lanes[main][0] and lane != main]
+        mates = [lane for lane, (rank, _) in enumerate(facts.lanes) if rank == facts.lanes[main][0]]
+        mine = [lane for lane in threads if lane in mates and lane != main]
         if mine:
             found.append(_bursts(facts, pieces, main, mine))
-    if not any(len(one.piece) for one in found):
-        return ThreadCalls(pieces, np.zeros(len(pieces), np.bool_), Edges.join([]))
-    bursts = _Bursts(*(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(_Bursts)))
-    pieces, waits, start, end = _cut(pieces, bursts)
-    return ThreadCalls(pieces, waits, _edges(pieces, bursts, start, end))
+        some = talking[np.isin(pieces.lane[talking], mates) & (pieces.lane[talking] != main)]
+        if len(some):
+            found.append(_collectives(facts, pieces, main, some))
+    waits, edges = np.zeros(len(pieces), np.bool_), []
+    if any(len(one.piece) for one in found):
+        bursts = _Bursts(*(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(_Bursts)))
+        pieces, waits, start, end = _cut(pieces, bursts)
+        edges.append(_edges(pieces, bursts, start, end))
+    edges.append(_given(facts, pieces, _talking(spans, facts, pieces)))
+    return ThreadCalls(pieces, waits, Edges.join(edges))
 
 
 def _threads(spans: SpanColumns, facts: ProfileFacts, pieces: LanePieces) -> list[int]:
@@ -99,15 +117,50 @@ def _bursts(facts: ProfileFacts, pieces: LanePieces, main: int, lanes: list[int]
         lane[first],
         start[first],
         end[last],
+        start[first],
         np.full(len(first), share),
+        np.ones(len(first), np.bool_),
     )
+
+
+def _talking(spans: SpanColumns, facts: ProfileFacts, pieces: LanePieces) -> IntArray:
+    """Return the pieces that are collectives of gloo."""
+    names = [number for number, name in enumerate(spans.names) if name.startswith(GLOO)]
+    return np.flatnonzero(np.isin(spans.name_ix[facts.ixs[pieces.owner]], names)) if names else _NONE
+
+
+def _collectives(facts: ProfileFacts, pieces: LanePieces, main: int, some: IntArray) -> _Bursts:
+    """Return the collectives ``some`` that end soon before a piece of ``main`` does which may be a wait."""
+    begins = changes(pieces.lane[some], pieces.owner[some])
+    first, last = some[begins], some[np.append(begins[1:], True)]
+    start, end = pieces.start[first], pieces.end[last]
+    piece = pieces.until(np.full(len(first), main), end)
+    may = [number for number, name in enumerate(facts.categories) if name in _MAY_WAIT]
+    inside = (piece >= 0) & (pieces.end[piece] - end <= SOON_NS)
+    inside &= np.isin(facts.category[pieces.owner[piece]], may)
+    share = float(np.count_nonzero(inside)) / len(inside)
+    first, start, end, piece = first[inside], start[inside], end[inside], piece[inside]
+    since, count = np.maximum(start, pieces.start[piece]), len(piece)
+    lanes = np.full(count, main), pieces.lane[first]
+    return _Bursts(piece, *lanes, start, end, since, np.full(count, share), np.zeros(count, np.bool_))
+
+
+def _given(facts: ProfileFacts, pieces: LanePieces, some: IntArray) -> Edges:
+    """Return the edges from the main threads to the starts of the collectives ``some``, given to threads."""
+    main_of = {rank: lane for lane, (rank, name) in enumerate(facts.lanes) if name == MAIN}
+    mains = np.array([main_of.get(rank, -1) for rank, _ in facts.lanes] or [-1], np.int64)
+    first = some[changes(pieces.lane[some], pieces.owner[some])]
+    main, start = mains[pieces.lane[first]], pieces.start[first]
+    before = pieces.until(main, start)
+    known = np.flatnonzero((before >= 0) & (main != pieces.lane[first]))
+    return Edges.of(PROGRAM, before[known], start[known], first[known], evidence=INFERRED, confidence=GIVEN)
 
 
 def _cut(pieces: LanePieces, bursts: _Bursts) -> tuple[LanePieces, BoolArray, IntArray, IntArray]:
     """Return the pieces, cut; which of them are waits; for each burst start and end of its wait."""
     cut, place = np.unique(bursts.piece, return_inverse=True)
     low, high = np.full(len(cut), np.iinfo(np.int64).max), np.full(len(cut), np.iinfo(np.int64).min)
-    np.minimum.at(low, place, bursts.start)
+    np.minimum.at(low, place, bursts.since)
     np.maximum.at(high, place, bursts.end)
     kept = np.ones(len(pieces), np.bool_)
     kept[cut] = False
@@ -125,9 +178,9 @@ def _cut(pieces: LanePieces, bursts: _Bursts) -> tuple[LanePieces, BoolArray, In
 
 def _edges(pieces: LanePieces, bursts: _Bursts, start: IntArray, end: IntArray) -> Edges:
     """Return the edges from what came before each wait to the bursts, and from these to its end."""
-    before, wait = pieces.until(bursts.main, start), pieces.within(bursts.main, start)
+    before, wait = pieces.until(bursts.main, start), pieces.until(bursts.main, end)
     first, last = pieces.within(bursts.lane, bursts.start), pieces.until(bursts.lane, bursts.end)
-    some = np.flatnonzero(before >= 0)
+    some = np.flatnonzero((before >= 0) & bursts.begins)
     sure = bursts.confidence
     return Edges.join(
         [
