@@ -95,7 +95,7 @@ def summary_of_trace(
         found = profile_summary(spans, graph, path, by)
         return _entries(found, top), _untold(found, "record fewer steps with the profiler")
     found = tree_summary(spans, root, path, by, (told.sections, told.origin))
-    return _entries(found, top), _untold(found, "nothing: it is defined by the times of spans alone")
+    return _entries(found, top), _untold(found, "analyze the run as a whole, where it is one of ours")
 
 
 def _with(path: Path, sections: Sections) -> Path:

@@ -21,6 +21,7 @@ from grademl_otel.analyzers.reporting.document import CriticalPathDocument, to_d
 from grademl_otel.analyzers.sources import Selection
 from grademl_otel.analyzers.sources.files.source import FileSource
 from tests.support.jaeger_cases import jaeger_document, many_traces
+from tests.support.profiles import Profile
 from tests.support.synthetic import MS, US, Training, simulate
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "critical_path.schema.json").read_text())
@@ -144,6 +145,23 @@ def test_what_is_not_ours_is_null(tmp_path: Path) -> None:
     assert document["lane_budget"] == []
     assert all(s["rank"] is None and s["span"] is not None for s in document["path"]["sections"])
     assert [one["rule"] for one in document["abstained"]] == ["diagnosis"]
+
+
+def test_documents_of_profiles(tmp_path: Path) -> None:
+    profile = Profile(rank=3)
+    profile.op("op", 0, 200)
+    profile.kernel("compute", (1, 2), 10, 60)
+    profile.kernel("ncclDevKernel_AllReduce", (3, 4), 40, 90, stream=20)
+    document = to_dict(analyzers.critical_path(profile.write(tmp_path / "profile.json")))
+    jsonschema.validate(document, SCHEMA)
+    (device,) = document["breakdown"]
+    assert (device["rank"], device["lane"], device["exposed_wait"]) == (3, "device 0", None)
+    parts = {part: device[f"{part}_ns"] for part in ("compute", "communication", "overlap", "memory")}
+    assert parts == {"compute": 30 * US, "communication": 30 * US, "overlap": 20 * US, "memory": 0}
+    assert sum(parts.values()) + sum(idle["ns"] for idle in device["idle"]) == device["wall_ns"] == 200 * US
+    assert device["overlap_share"] == 0.4
+    assert all(row["slack_ns"] == 0 for row in document["summary"] if row["path_ns"])
+    assert "What the devices did" in analyzers.render(analyzers.critical_path(tmp_path))
 
 
 def test_population_keeps_its_contract(tmp_path: Path) -> None:
