@@ -26,6 +26,8 @@ MIDDLE_SHARE = 0.10
 SPAN_KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
 """By the numbers of `SpanColumns.kind`."""
 _PERCENTILES: Final = (50, 95, 99)
+_SPARSE: Final = 4
+"""So many times more values than there are elements are not laid out."""
 _MOST: Final = 2**62
 """What 64 bits add up exactly; only spans that contradict each other last longer together."""
 
@@ -117,11 +119,22 @@ def _keys(spans: SpanColumns, paths: TracePaths) -> _Keys:
     ]
     code = np.zeros(len(sections), np.int64)
     for column in columns:  # renumbered each time: a product of all sizes might not fit
-        _, code = np.unique(code * (int(column.max(initial=0)) + 1) + column, return_inverse=True)
-        code = code.reshape(-1)
-    first = np.unique(code, return_index=True)[1]
+        code = _renumbered(code * (int(column.max(initial=0)) + 1) + column)
+    first = np.full(int(code.max(initial=-1)) + 1, -1, np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
     name = [tuple(int(column[at]) for column in columns) for at in first.tolist()]
     return _Keys(code, name, list(services), list(phases))  # type: ignore[arg-type]
+
+
+def _renumbered(values: IntArray) -> IntArray:
+    """Return ``values``, none below 0, by their ranks: equal ones as equal numbers without gaps."""
+    most = int(values.max(initial=0)) + 1
+    if most > _SPARSE * (len(values) + 1):
+        return np.unique(values, return_inverse=True)[1].reshape(-1)
+    there = np.zeros(most, np.int64)
+    there[values] = 1
+    ranks: IntArray = (np.cumsum(there) - 1)[values]
+    return ranks
 
 
 def _sums(sections: Sections, key: IntArray, keys: int) -> list[int]:
@@ -140,15 +153,15 @@ class _Spread:
 
     def __init__(self, paths: TracePaths, key: IntArray, keys: int) -> None:
         self._count = len(paths)
-        cell = key * max(1, self._count) + paths.trace
-        order = np.argsort(cell, kind="stable")
-        begins = np.flatnonzero(changes(cell[order]))
+        # Of one key sections stand by trace already. Small numbers are sorted faster.
+        order = np.argsort(key.astype(np.int16) if keys < 1 << 15 else key, kind="stable")
+        of_key, trace = key[order], paths.trace[order]
+        begins = np.flatnonzero(changes(of_key, trace)) if len(order) else order
         times = np.add.reduceat(paths.sections.duration[order], begins) if len(begins) else begins
-        of_key, trace = np.divmod(cell[order][begins], max(1, self._count))
+        of_key, trace = of_key[begins], trace[begins]
         tail, middle = _cohorts(paths.total_ns)
         self._difference = _mean(of_key, trace, times, keys, tail) - _mean(of_key, trace, times, keys, middle)
-        by_length = np.lexsort((times, of_key))
-        self._times = times[by_length]
+        self._times = _sorted_within(of_key, times)
         self._first = np.searchsorted(of_key, np.arange(keys + 1))
 
     def traces(self, key: int) -> int:
@@ -174,9 +187,20 @@ def _cohorts(durations: IntArray) -> tuple[IntArray, IntArray]:
     return order[len(order) - slowest :], order[first : first + width]
 
 
+def _sorted_within(key: IntArray, times: IntArray) -> IntArray:
+    """Return ``times`` with those of each key, which stand together, in ascending order."""
+    room = int(times.max(initial=0)) + 1
+    if (int(key.max(initial=0)) + 1) * room >= _MOST:
+        return times[np.lexsort((times, key))]
+    ascending: IntArray = np.sort(key * room + times) % room
+    return ascending
+
+
 def _mean(key: IntArray, trace: IntArray, times: IntArray, keys: int, cohort: IntArray) -> FloatArray:
     """Return the mean time of each key over the traces of ``cohort``; those without it count as 0."""
-    inside = np.isin(trace, cohort)
+    member = np.zeros(int(max(trace.max(initial=0), cohort.max(initial=0))) + 1, bool)
+    member[cohort] = True
+    inside = member[trace]
     sums = np.zeros(keys)
     np.add.at(sums, key[inside], times[inside].astype(np.float64))
     means: FloatArray = sums / max(1, len(cohort))
