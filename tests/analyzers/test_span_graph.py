@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -436,6 +439,79 @@ def test_clocks_that_contradict_each_other_tie_nothing() -> None:
     found = paths_together(one, other)
     assert len(found) == 2
     assert any(row[3] == "wait" for row in found[0])  # waiting and transfer: not told apart
+
+
+def gloo_ranks() -> tuple[Profile, Profile]:
+    """All-reduces of gloo in threads of its own; rank 1 computes longer, and nobody says who waits."""
+    found = []
+    for rank in range(2):
+        profile, late = Profile(rank=rank, world=2), 300 * rank
+        profile.op(f"work of rank {rank}", 0, 100 + late)
+        profile.op("c10d::allreduce_", 110 + late, 130 + late)
+        profile.event("user_annotation", "gloo:all_reduce", 120 + late, 450, tid=555)
+        profile.op("end", 460, 480 - rank)
+        found.append(profile)
+    return found[0], found[1]
+
+
+def test_collectives_in_threads_of_gloo_lead_to_the_rank_that_came_last() -> None:
+    (found,) = paths_together(*gloo_ranks())
+    assert found == [
+        (0, 400, "work of rank 1", "work", "main"),
+        (400, 410, "profile", "gap", "main"),
+        (410, 420, "c10d::allreduce_", "work", "main"),
+        (420, 450, "gloo:all_reduce", "transfer", "thread-555"),
+        (450, 460, "profile", "gap", "main"),
+        (460, 480, "end", "work", "main"),
+    ]
+
+
+def test_a_thread_that_goes_on_much_later_did_not_wait_for_gloo() -> None:
+    one, _ = gloo_ranks()
+    for event in one.events:
+        event["ts"] += 2000 * (event["name"] == "end")
+    assert {row[4] for row in path_of(one)} == {"main"}
+
+
+GLOO = """
+import sys, time, torch, torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, record_function
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+x = torch.ones(64)
+dist.all_reduce(x)
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    for _ in range(3):
+        with record_function("compute"):
+            time.sleep(0.1 * rank)
+        dist.all_reduce(x)
+        profiler.step()
+profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+"""
+
+
+def test_two_real_ranks_of_which_one_is_late(tmp_path: FilePath) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", GLOO, str(rank), str(tmp_path)], env=environment, stderr=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        assert rank.communicate(timeout=300)[1] is not None
+        assert rank.returncode == 0
+    subject = read_subject(Query(str(tmp_path / "rank*.json")))
+    ((_, path),) = subject.paths()
+    assert int(path.sections.duration.sum()) == path.total_ns
+    spent: dict[tuple[str, int | None], int] = {}
+    for one in path.sections:
+        key = one.phase, one.rank
+        spent[key] = spent.get(key, 0) + one.duration
+    # The first step may be that of the rank whose profiler was up later.
+    assert spent["compute", 1] >= 200_000_000
+    assert spent.get(("compute", 0), 0) < spent["compute", 1] / 2
 
 
 # --- In other forms, and in answers -----------------------------------------------------------------------
