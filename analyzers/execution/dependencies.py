@@ -17,13 +17,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.model import BESIDE, SELF, Phases
 from grademl_otel.analyzers.execution.model import INFERRED as NO_PLACE
+from grademl_otel.analyzers.graph.drawn import networkx
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, EVIDENCE, INFERRED, OBSERVED
 from grademl_otel.analyzers.model.columns import IntArray
 
@@ -85,46 +88,34 @@ def none() -> Dependencies:
     return Dependencies.of([], OBSERVED)
 
 
-def legal(phases: Phases, told: Dependencies) -> tuple[Dependencies, list[str]]:
-    """Return (those of ``told`` that are legal, a line for each that is not).
+def legal(phases: Phases, told: Dependencies, conflicts: Conflicts) -> Dependencies:
+    """Return those of ``told`` that are legal; ``conflicts`` get a line for each that is not.
 
-    Of those that lead in a circle the ones with better evidence stay, then the ones told of earlier phases.
+    Of those that lead in a circle the ones stay that lead forward in the order of siblings, which is that of
+    their starts.
     """
-    wrong: list[str] = []
     siblings = phases.parent[told.source] == phases.parent[told.target]
     itself = told.source == told.target
     for ix in np.flatnonzero(itself | ~siblings).tolist():
-        wrong.append(_refusal(phases, told, ix, "itself" if itself[ix] else "no sibling of it"))
+        why = "itself" if itself[ix] else "no sibling of it"
+        conflicts.add(partial(_refusal, phases, told, ix, why))
     told = told.where(np.flatnonzero(siblings & ~itself))
-    circular = np.isin(told.target, _in_circles(told)) & np.isin(told.source, _in_circles(told))
-    if not circular.any():
-        return told, wrong
-    after: dict[int, list[int]] = {}
-    for ix in np.flatnonzero(~circular).tolist():
-        after.setdefault(int(told.source[ix]), []).append(int(told.target[ix]))
-    kept = np.ones(len(told), np.bool_)
-    some = np.flatnonzero(circular)
-    for ix in some[np.argsort(told.evidence[some], kind="stable")].tolist():
-        source, target = int(told.source[ix]), int(told.target[ix])
-        if _leads(after, target, source):
-            kept[ix] = False
-            wrong.append(_refusal(phases, told, ix, "what itself comes after it"))
-        else:
-            after.setdefault(source, []).append(target)
-    return told.where(np.flatnonzero(kept)), wrong
+    circle = _circles(told, len(phases))
+    wrong = (circle[told.source] == circle[told.target]) & (circle[told.source] >= 0)
+    wrong &= told.source > told.target
+    for ix in np.flatnonzero(wrong).tolist():
+        conflicts.add(partial(_refusal, phases, told, ix, "what itself comes after it"))
+    return told.where(np.flatnonzero(~wrong))
 
 
 def check(phases: Phases, source: int, target: int, told: Dependencies) -> None:
     """Raise IllegalDependency unless a dependency may be added to ``told``, which are legal."""
-    one = Dependencies.of([(source, target)], ATTRIBUTE)
-    _, wrong = legal(phases, one)
-    after: dict[int, list[int]] = {}
-    for before, later in zip(told.source.tolist(), told.target.tolist(), strict=True):
-        after.setdefault(before, []).append(later)
-    if not wrong and _leads(after, target, source):
-        wrong = [_refusal(phases, one, 0, "what itself comes after it")]
-    if wrong:
-        raise IllegalDependency(wrong[0])
+    one, conflicts = Dependencies.of([(source, target)], ATTRIBUTE), Conflicts()
+    legal(phases, one, conflicts)
+    if not conflicts.lines and _leads(told, target, source):
+        conflicts.add(_refusal(phases, one, 0, "what itself comes after it"))
+    if conflicts.lines:
+        raise IllegalDependency(conflicts.lines[0])
 
 
 def inferred(phases: Phases, told: Dependencies) -> Dependencies:
@@ -180,27 +171,43 @@ def _frontiers(siblings: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]
     return found
 
 
-def _in_circles(told: Dependencies) -> IntArray:
-    """Return the phases that are left when those that nothing precedes are taken away, again and again."""
+def _circles(told: Dependencies, count: int) -> IntArray:
+    """Return the number of the circle of dependencies that each of ``count`` phases is in; -1 for none."""
+    circle: IntArray = np.full(count, -1, np.int64)
+    if _in_order(told):
+        return circle
+    nx = networkx()
+    graph = nx.DiGraph(zip(told.source.tolist(), told.target.tolist(), strict=True))
+    for number, phases in enumerate(nx.strongly_connected_components(graph)):
+        if len(phases) > 1:
+            circle[list(phases)] = number
+    return circle
+
+
+def _in_order(told: Dependencies) -> bool:
+    """Return whether there is an order of all phases in which each comes after what it depends on."""
     after: dict[int, list[int]] = {}
     waiting: dict[int, int] = {}
     for source, target in zip(told.source.tolist(), told.target.tolist(), strict=True):
         after.setdefault(source, []).append(target)
         waiting[target] = waiting.get(target, 0) + 1
         waiting.setdefault(source, 0)
-    free = deque(phase for phase, count in waiting.items() if not count)
+    free = [phase for phase, count in waiting.items() if not count]
+    done = 0
     while free:
-        phase = free.popleft()
-        del waiting[phase]
-        for later in after.get(phase, ()):
+        done += 1
+        for later in after.get(free.pop(), ()):
             waiting[later] -= 1
             if not waiting[later]:
                 free.append(later)
-    return np.array(sorted(waiting), np.int64)
+    return done == len(waiting)
 
 
-def _leads(after: dict[int, list[int]], start: int, end: int) -> bool:
-    """Return whether ``after`` leads from ``start`` to ``end`` (breadth first)."""
+def _leads(told: Dependencies, start: int, end: int) -> bool:
+    """Return whether ``told`` lead from ``start`` to ``end`` (breadth first)."""
+    after: dict[int, list[int]] = {}
+    for before, later in zip(told.source.tolist(), told.target.tolist(), strict=True):
+        after.setdefault(before, []).append(later)
     seen, wave = {start}, deque([start])
     while wave:
         at = wave.popleft()

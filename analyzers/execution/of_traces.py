@@ -16,7 +16,6 @@ from grademl_otel.analyzers.execution.identity import text_of
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, MISSING
 from grademl_otel.analyzers.execution.order import BoolArray
 from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, SpanColumns
-from grademl_otel.analyzers.units import count
 
 SERVICE: Final = "service"
 NUMBER: Final = "number"
@@ -47,15 +46,15 @@ class _Tagged:
 
 def add_traces(
     draft: Draft, spans: SpanColumns, chosen: IntArray, identity: SpanIdentity, phase_of_span: IntArray
-) -> list[str]:
-    """Add the ``chosen`` spans, below their parents or the root; return a line for what is odd.
+) -> int:
+    """Add the ``chosen`` spans, below their parents or the root; return how many have parents in a circle.
 
     ``phase_of_span`` has the phases of spans that are there already, for those that are part of them, and
     gets those of the chosen. A parent that is not among the spans becomes a phase that is derived of its
     children; one with impossible times is passed over for what is above it.
     """
     if not len(chosen):
-        return []
+        return 0
     first = len(draft)
     phase_of_span[chosen] = np.arange(first, first + len(chosen))
     above = _nearest(spans.parent_ix, chosen, phase_of_span)
@@ -78,7 +77,7 @@ def add_traces(
     missing = int(own.max(initial=-1)) + 1
     if missing:
         draft.add(draft.kind(MISSING_NAME), np.full(missing, ROOT), 0, 0, flags=DERIVED | MISSING)
-    return [f"the parents of {count(twice, 'span')} lead back to the span itself"] if twice else []
+    return twice
 
 
 def _nearest(parent_ix: IntArray, chosen: IntArray, phase_of_span: IntArray) -> IntArray:

@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 
@@ -42,7 +43,10 @@ APPLICATION_IDS: Final = ("spark.app.id", "spark.application.id", "yarn.applicat
 
 MOST_SOUGHT: Final = 64
 """So many ids are looked for in what others have logged: each is a pass over all attributes and events."""
+MOST_LOGS: Final = 64
+"""What more spans than that have logged tells nothing of who launched it."""
 _SHORTEST_ID: Final = 8
+_LISTED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -55,37 +59,37 @@ class Claim:
 
 
 def settle(
-    draft: Draft, claims: Sequence[Claim], words: Mapping[int, str]
-) -> tuple[dict[int, int], list[str]]:
-    """Put each child under the one owner that it has; return (child -> owner, the conflicts, a line each).
+    draft: Draft, claims: Sequence[Claim], words: Mapping[int, str], conflicts: Conflicts
+) -> dict[int, int]:
+    """Put each child under the one owner that it has; return child -> owner.
 
-    ``words`` say what phases are called in conflicts.
+    ``words`` say what phases are called in ``conflicts``.
     """
     settled: dict[int, int] = {}
     words = defaultdict(lambda: "what holds them", words)
     by_child: dict[int, dict[int, str]] = defaultdict(dict)
-    for claim in sorted(claims, key=lambda one: EVIDENCES.index(one.evidence)):
+    for claim in sorted(claims, key=lambda one: (EVIDENCES.index(one.evidence), words[one.owner])):
         by_child[claim.child].setdefault(claim.owner, claim.evidence)
-    conflicts: list[str] = []
     # Those with one owner first: whether others lie within each other may depend on where they are.
-    for child in sorted(by_child, key=lambda one: (len(by_child[one]), one)):
+    for child in sorted(by_child, key=lambda one: (len(by_child[one]), words[one])):
         possible = {}
         for owner, evidence in by_child[child].items():
             if owner == child or draft.is_above(child, owner):
-                conflicts.append(
+                conflicts.add(
                     f"{words[child]} cannot be part of {words[owner]}, which is part of it ({evidence})"
                 )
             else:
                 possible[owner] = evidence
         owner_of_it, told = _owner(draft, possible)
         if told:
-            listed = ", ".join(f"{words[one]} ({evidence})" for one, evidence in possible.items())
+            listed = ", ".join(f"{words[one]} ({of_it})" for one, of_it in [*possible.items()][:_LISTED])
+            listed += f" and {len(possible) - _LISTED:,} more" * (len(possible) > _LISTED)
             counts = "none counts" if owner_of_it is None else f"{words[owner_of_it]} counts"
-            conflicts.append(f"{words[child]} has several owners: {listed}; {counts}")
+            conflicts.add(f"{words[child]} has several owners: {listed}; {counts}")
         if owner_of_it is not None:
             draft.move(child, owner_of_it)
             settled[child] = owner_of_it
-    return settled, conflicts
+    return settled
 
 
 def _owner(draft: Draft, possible: Mapping[int, str]) -> tuple[int | None, bool]:

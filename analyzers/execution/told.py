@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.dependencies import Dependencies
 from grademl_otel.analyzers.execution.model import SELF, Phases
 from grademl_otel.analyzers.execution.owners import linked
@@ -30,28 +31,27 @@ FOLLOWS: Final = "follows"
 
 
 def told(
-    spans: SpanColumns, phases: Phases, placed: IntArray
-) -> tuple[Dependencies, dict[int, str], list[str]]:
-    """Return (dependencies that spans tell, type -> how types below it repeat, a line for what is wrong).
+    spans: SpanColumns, phases: Phases, placed: IntArray, conflicts: Conflicts
+) -> tuple[Dependencies, dict[int, str]]:
+    """Return (dependencies that spans tell, type -> how types below it repeat).
 
-    ``placed`` has the phase of each span, -1 for none. A link between phases that are not siblings says
-    nothing of a sibling, and is left out.
+    ``conflicts`` get a line for what is wrong. ``placed`` has the phase of each span, -1 for none. A link
+    between phases that are not siblings says nothing of a sibling, and is left out.
     """
-    wrong: list[str] = []
     links = [
         (int(placed[target]), int(placed[ix]))
         for ix, target in linked(spans, FOLLOWS)
         if placed[ix] >= 0 and placed[target] >= 0
     ]
     siblings = [(before, later) for before, later in links if phases.parent[before] == phases.parent[later]]
-    named = list(_after(spans, phases, placed, wrong))
-    said = _repeats(spans, phases, placed, wrong)
+    named = list(_after(spans, phases, placed, conflicts))
+    said = _repeats(spans, phases, placed, conflicts)
     found = Dependencies.join([Dependencies.of(siblings, OBSERVED), Dependencies.of(named, ATTRIBUTE)])
-    return found, said, wrong
+    return found, said
 
 
 def _after(
-    spans: SpanColumns, phases: Phases, placed: IntArray, wrong: list[str]
+    spans: SpanColumns, phases: Phases, placed: IntArray, conflicts: Conflicts
 ) -> Iterator[tuple[int, int]]:
     """Yield (source, target) of what `AFTER` names."""
     families: dict[int, Mapping[str, list[int]]] = {}
@@ -64,7 +64,8 @@ def _after(
         for name in names:
             before = families[parent].get(name, []) if isinstance(name, str) else []
             if not before:
-                wrong.append(f"{phases.path(later)}: {AFTER} names {name!r}, which is no sibling of it")
+                line = f"{phases.path(later)}: {AFTER} names {name!r}, which is no sibling of it"
+                conflicts.add(line)
             # A name that it shares means the others.
             alike = len(before) > 1
             yield from ((one, later) for one in before if not (alike and one == later))
@@ -85,17 +86,17 @@ def _family(spans: SpanColumns, phases: Phases, parent: int) -> Mapping[str, lis
     return {**by_name, **by_identifier, **by_id}
 
 
-def _repeats(spans: SpanColumns, phases: Phases, placed: IntArray, wrong: list[str]) -> dict[int, str]:
+def _repeats(spans: SpanColumns, phases: Phases, placed: IntArray, conflicts: Conflicts) -> dict[int, str]:
     said: dict[int, set[str]] = {}
     for ix, value in _with(spans, placed, REPEATS):
         if value in (SEQUENTIAL, CONCURRENT, DAG):
             said.setdefault(int(phases.type[placed[ix]]), set()).add(str(value))
         else:
-            wrong.append(f"{phases.path(int(placed[ix]))}: {REPEATS} is {value!r}, no way to repeat")
+            conflicts.add(f"{phases.path(int(placed[ix]))}: {REPEATS} is {value!r}, no way to repeat")
     for of_type, values in said.items():
         if len(values) > 1:
             what = phases.all_kinds[int(phases.kind[np.flatnonzero(phases.type == of_type)[0]])].identifier
-            wrong.append(f"{what}: {REPEATS} is {' and '.join(sorted(values))}; what was seen counts")
+            conflicts.add(f"{what}: {REPEATS} is {' and '.join(sorted(values))}; what was seen counts")
     return {of_type: values.pop() for of_type, values in said.items() if len(values) == 1}
 
 

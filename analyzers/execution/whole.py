@@ -11,6 +11,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.execution import told
 from grademl_otel.analyzers.execution.assembly import assemble
+from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.dependencies import Dependencies, inferred, legal
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, Phases, Types
@@ -19,6 +20,7 @@ from grademl_otel.analyzers.execution.of_traces import SpanIdentity, add_traces,
 from grademl_otel.analyzers.execution.owners import (
     CONTEXT,
     LOG,
+    MOST_LOGS,
     MOST_SOUGHT,
     PARENT,
     RUN,
@@ -35,6 +37,7 @@ from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.units import count
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,23 +101,24 @@ def execution_model(
     run_phases = _add_runs(draft, runs, phase_of_span)
     ours = [bool(runs) and identity(resource) is not None for resource in spans.resources]
     theirs = foreign(spans, np.array(ours or [False], np.bool_)) if others else np.zeros(0, np.int64)
-    conflicts = add_traces(draft, spans, theirs, identity_of or SpanIdentity(), phase_of_span)
-    claims = _claims(draft, spans, runs, run_phases, theirs, phase_of_span)
-    settled, disputed = settle(draft, claims, _words(spans, run_phases, phase_of_span, claims))
-    conflicts += disputed
+    conflicts = Conflicts()
+    if circular := add_traces(draft, spans, theirs, identity_of or SpanIdentity(), phase_of_span):
+        conflicts.add(f"the parents of {count(circular, 'span')} lead back to the span itself")
+    claims = _claims(draft, spans, runs, run_phases, theirs, phase_of_span, conflicts)
+    settled = settle(draft, claims, _words(spans, run_phases, phase_of_span, claims), conflicts)
     for child, owner in settled.items():
         if any(phase == owner or draft.is_above(phase, owner) for phase in run_phases.values()):
             draft.mark(child, BESIDE)  # another process: a rank's time is that of its main lane
     phases, types, place = assemble(draft)
     placed = np.where(phase_of_span >= 0, place[phase_of_span], -1)
-    known, said, wrong = told.told(spans, phases, placed)
-    lawful, illegal = legal(phases, known)
+    known, said = told.told(spans, phases, placed, conflicts)
+    lawful = legal(phases, known, conflicts)
     return ExecutionModel(
         phases=phases,
         types=types,
         dependencies=Dependencies.join([lawful, *_guessed(spans, theirs, placed, phases, lawful)]),
         repeats=repeatability(phases, types, lawful, said),
-        conflicts=[*conflicts, *wrong, *illegal],
+        conflicts=conflicts.lines,
     )
 
 
@@ -154,6 +158,7 @@ def _claims(
     run_phases: Mapping[str, int],
     others: IntArray,
     phase_of_span: IntArray,
+    conflicts: Conflicts,
 ) -> list[Claim]:
     """Return who is said to have launched what."""
     run_of_span = {ix: run for run in runs for ix in run.run_spans.values()}
@@ -180,10 +185,12 @@ def _claims(
         if (phase := int(phase_of_span[ix])) not in owned:
             sought.setdefault(name, phase)
     for name, child in sorted(sought.items())[:MOST_SOUGHT]:
-        owners = (int(phase_of_span[ix]) for ix in logged(spans, others, name))
-        claims += [
-            Claim(child, one, LOG) for one in owners if one != child and not draft.is_above(child, one)
-        ]
+        owners = [int(phase_of_span[ix]) for ix in logged(spans, others, name)]
+        owners = [one for one in owners if one != child and not draft.is_above(child, one)]
+        if len(owners) > MOST_LOGS:
+            conflicts.add(f"{count(len(owners), 'span')} have logged {name}: none has launched it")
+        else:
+            claims += [Claim(child, one, LOG) for one in owners]
     return claims
 
 
