@@ -331,7 +331,7 @@ def test_an_interrupt_is_no_traceback(tmp_path: Path) -> None:
 # --- The missing extra ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["click", "msgspec", "networkx", "numpy", "rich"])
+@pytest.mark.parametrize("package", ["click", "msgspec", "numpy", "rich"])
 def test_a_missing_package_of_the_extra(package: str, run: Path, tmp_path: Path) -> None:
     done = _without(package, ["report", str(run)], tmp_path)
     assert done.returncode == USAGE
@@ -345,6 +345,15 @@ def test_a_missing_http_client_is_missed_only_where_it_is_needed(run: Path, tmp_
     done = _without("urllib3", ["report", "jaeger://127.0.0.1:1"], tmp_path)
     assert done.returncode == USAGE
     assert "pip install 'grademl-otel[analyzer]'" in done.stderr
+
+
+def test_a_missing_networkx_is_missed_only_where_a_graph_is_drawn(run: Path, tmp_path: Path) -> None:
+    assert _without("networkx", ["report", str(run), "--json"], tmp_path).returncode == 0
+    drawn = tmp_path / "run.graphml"
+    done = _without("networkx", ["export", str(run), "--to", "graphml", "-o", str(drawn)], tmp_path)
+    assert done.returncode == USAGE
+    assert "pip install 'grademl-otel[analyzer]'" in done.stderr
+    assert not drawn.exists()
 
 
 def _without(package: str, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
