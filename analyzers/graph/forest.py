@@ -68,8 +68,9 @@ class _Forest:
             of_trace = np.full(int(trace.max()) + 1, -1, np.int64)
             of_trace[trace[roots]] = np.arange(len(roots))
             tree = of_trace[trace]
-            plain = plain_trees(spans, roots, tree)
-            parts += self._plain(plain, tree)
+            time = time_of_trees(spans, tree, len(roots))
+            plain = plain_trees(spans, roots, tree, time)
+            parts += self._plain(plain, tree, time)
         walked = np.flatnonzero(~plain).tolist()
         parts += [self._walked(number) for number in walked]
         number = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
@@ -95,7 +96,7 @@ class _Forest:
         self._overlap[number] = min(found.overlap_ns, MOST_NS)
         return np.full(len(found.pieces), number, np.int64), found.pieces
 
-    def _plain(self, plain: BoolArray, tree: IntArray) -> list[tuple[IntArray, Pieces]]:
+    def _plain(self, plain: BoolArray, tree: IntArray, time: FloatArray) -> list[tuple[IntArray, Pieces]]:
         """Return the sections of trees that are ``plain``, with their numbers; mark those that are not."""
         spans, numbers = self._spans, np.flatnonzero(plain)
         members = np.flatnonzero((tree >= 0) & plain[tree])
@@ -109,7 +110,7 @@ class _Forest:
         first = np.searchsorted(tree[members], np.append(numbers, len(self._roots)))
         threads, kinds = Threads(spans), _Kinds(spans)
         parts = []
-        for begin, end in _batches(first, time_of_trees(spans, members, tree, len(self._roots))[numbers]):
+        for begin, end in _batches(first, time[numbers]):
             low, high = int(first[begin]), int(first[end])
             found = plain_paths(
                 spans,

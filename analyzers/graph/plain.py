@@ -157,26 +157,32 @@ class _Children:
         It matters only where what is below them differs, or where they ran.
         """
         trees = self._trees
-        name = spans.name_ix[trees.members[self.ix]]
-        new = changes(self._key, trees.lo[self.ix], name)
-        if new.all():
+        one = np.flatnonzero(self._key[1:] == self._key[:-1])  # and the next after it
+        some, other = self.ix[one], self.ix[one + 1]
+        names = spans.name_ix[trees.members[some]], spans.name_ix[trees.members[other]]
+        alike = (trees.lo[some] == trees.lo[other]) & (names[0] == names[1])
+        one, some, other = one[alike], some[alike], other[alike]
+        if not len(one):
             return False
-        run = np.cumsum(new) - 1
-        taken = np.zeros(int(run[-1]) + 1, bool)
-        taken[run[self.chosen]] = True
-        on = _on_path(trees, self.ix[taken[run]])  # whichever is chosen
-        differs, first = np.append(np.flatnonzero(new), len(run)), np.flatnonzero(self.chosen)
-        end = differs[run[first] + 1]
-        several = np.flatnonzero((end > first + 1) & on[self.holder[first]])
         holds = np.zeros(len(trees.members), bool)
         holds[trees.up] = True
-        for begin, until in zip(first[several].tolist(), end[several].tolist(), strict=True):
-            alike = self.ix[begin:until]
-            resources = spans.resource_ix[trees.members[alike]]
-            if holds[alike].any() or (resources != resources[0]).any():
-                self.chosen[begin] = False
-                self.chosen[begin + choose(trees.members[alike])] = True
-        return len(several) > 0
+        resources = spans.resource_ix[trees.members[some]], spans.resource_ix[trees.members[other]]
+        new = np.append(True, np.diff(one) > 1)
+        matters = np.logical_or.reduceat(
+            holds[some] | holds[other] | (resources[0] != resources[1]), np.flatnonzero(new)
+        )
+        begin, end = one[new], one[np.append(new[1:], True)] + 2
+        matters &= self.chosen[begin]  # the first of them, if any
+        if not matters.any():
+            return False
+        of_those = one[matters[np.cumsum(new) - 1]]
+        maybe = self.chosen.copy()
+        maybe[of_those] = maybe[of_those + 1] = True
+        matters &= _on_path(trees, self.ix[maybe])[self.holder[begin]]
+        for first, until in zip(begin[matters].tolist(), end[matters].tolist(), strict=True):
+            self.chosen[first] = False
+            self.chosen[first + choose(trees.members[self.ix[first:until]])] = True
+        return bool(matters.any())
 
     def overlapping(self, on: BoolArray, tolerance: OverlapTolerance, units: Units) -> IntArray:
         """Return parents on the path of which two children of one thread overlap within the tolerance.

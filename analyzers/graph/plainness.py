@@ -19,11 +19,11 @@ _OURS: Final = b"grademl."
 """In the key of every attribute that the rule looks at, but for threads."""
 
 
-def plain_trees(spans: SpanColumns, roots: IntArray, tree: IntArray) -> BoolArray:
+def plain_trees(spans: SpanColumns, roots: IntArray, tree: IntArray, time: FloatArray) -> BoolArray:
     """Return which of the trees under ``roots`` are plain, as far as can be told without their paths.
 
-    ``tree`` is the number of the root of each span's trace; -1 for none. Of a trace with several roots, and
-    of one with a parent in another trace, nothing is said: they are not plain.
+    ``tree`` is the number of the root of each span's trace, -1 for none, ``time`` as of `time_of_trees`. Of a
+    trace with several roots, and of one with a parent in another trace, nothing is said: they are not plain.
     """
     plain: BoolArray = np.bincount(spans.trace_ix[roots])[spans.trace_ix[roots]] == 1
     some = np.flatnonzero(tree >= 0)
@@ -34,12 +34,11 @@ def plain_trees(spans: SpanColumns, roots: IntArray, tree: IntArray) -> BoolArra
     waiting = spans.links.span_ix[[at for at, kind in enumerate(spans.links.kind) if kind == BLOCKING]]
     found = tree[np.concatenate((some[odd], below[across], above[across], waiting))]
     plain[found[found >= 0]] = False
-    plain &= time_of_trees(spans, some, tree, len(roots)) < MOST_TIME
-    return plain
+    return plain & (time < MOST_TIME)
 
 
-def time_of_trees(spans: SpanColumns, some: IntArray, tree: IntArray, count: int) -> FloatArray:
-    """Return the lengths of the spans of each tree, added up, about."""
-    length = np.maximum(spans.end[some].astype(np.float64) - spans.start[some], 0.0)
-    time: FloatArray = np.bincount(tree[some], length, count).astype(np.float64)
+def time_of_trees(spans: SpanColumns, tree: IntArray, count: int) -> FloatArray:
+    """Return the lengths of the spans of each of ``count`` trees, added up, in ns, about."""
+    length = np.maximum(spans.end.astype(np.float64) - spans.start, 0.0)
+    time: FloatArray = np.bincount(tree + 1, length, count + 1)[1:].astype(np.float64)
     return time
