@@ -39,18 +39,33 @@ _FAR: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Plan:
-    """The forward pass without its lags: what each head waits for, head by head."""
+    """The forward pass without its lags, as rows that each come after the later of two; row 0 is time 0.
 
-    order: IntArray
-    """Of all constraints, see `Schedule._every`."""
-    sources: list[int]
-    """Numbers of the heads that they are told from."""
-    limits: list[int]
-    """Where those of each head begin, and the last end."""
-    waiting: list[int]
-    """Heads that wait for anything."""
-    begun: IntArray
-    """When the others come."""
+    A head that waits for more than two things has several rows, the last of which is its own.
+    """
+
+    first: list[int]
+    """Row that each is told from; so is ``second``."""
+    second: list[int]
+    row: IntArray
+    """Of each head."""
+    lag: IntArray
+    """Places of the lags of ``first``, then of ``second``, among `Schedule._every`, then 0, then the times of
+    heads that wait for nothing."""
+    fixed: IntArray
+    """That 0, and those times."""
+
+    def times(self, lags: IntArray) -> IntArray:
+        """Return when each head comes."""
+        every = np.concatenate([lags, self.fixed])[self.lag]
+        ones, others = every[: len(self.first)].tolist(), every[len(self.first) :].tolist()
+        came = [0]
+        comes = came.append
+        for at, lag, other, beside in zip(self.first, ones, self.second, others, strict=True):
+            one, two = came[at] + lag, came[other] + beside
+            comes(one if one > two else two)
+        times: IntArray = np.array(came, np.int64)[self.row]
+        return times
 
 
 @dataclass(frozen=True)
@@ -134,20 +149,10 @@ class Schedule:
 
     def forward(self, lengths: IntArray | None = None) -> IntArray:
         """Return when each activity ends, with these ``lengths``; by default exactly when it did."""
-        events, plan = self._events, self._plan
         entry, since = self._entries(lengths)
         offset = self._offsets(entry)
         source, _, lag = self._every(entry, since)
-        lags = (offset[source] + lag)[plan.order].tolist()
-        came, sources, limits = plan.begun.tolist(), plan.sources, plan.limits
-        for head in plan.waiting:
-            latest = -_FAR
-            for at in range(limits[head], limits[head + 1]):
-                moment = came[sources[at]] + lags[at]
-                if moment > latest:
-                    latest = moment
-            came[head] = latest
-        ends: IntArray = (np.array(came, np.int64)[self._base] + offset)[events.last]
+        ends: IntArray = (self._plan.times(offset[source] + lag)[self._base] + offset)[self._events.last]
         return ends
 
     def slack(self) -> IntArray:
@@ -231,14 +236,32 @@ class Schedule:
     @cached_property
     def _plan(self) -> _Plan:
         source, target, _ = self._every(*self._entries(None))
-        target = self._number()[target]
-        order = np.argsort(target, kind="stable")
+        number, heads = self._number()[target], len(self._heads)
+        order = np.argsort(number, kind="stable")
+        waits = np.bincount(number, minlength=heads)
+        begins = np.cumsum(waits) - waits
+        rows = np.maximum(waits - 1, 1)
+        row = np.cumsum(rows)
+        head = np.repeat(np.arange(heads), rows)
+        within = np.arange(len(head)) - (row - rows)[head]
+        some = waits[head] > 0
+        # Of what a head waits for: the first two, then one by one beside what came of those before.
+        later = within > 0
+        one = np.minimum(begins[head], max(0, len(order) - 1))
+        two = np.minimum(one + within + (waits[head] > 1), max(0, len(order) - 1))
+        told_from = np.append(row[self._base[source[order]]], 0)
+        places, zero = np.append(order, 0), len(order)
+        still = zero + 1 + head
+        lag = (
+            np.where(some, np.where(later, zero, places[one]), still),
+            np.where(some, places[two], still),
+        )
         return _Plan(
-            order=order,
-            sources=self._base[source][order].tolist(),
-            limits=np.searchsorted(target[order], np.arange(len(self._heads) + 1)).tolist(),
-            waiting=np.unique(target).tolist(),
-            begun=self._events.time[self._heads],
+            first=np.where(some, np.where(later, np.arange(len(head)), told_from[one]), 0).tolist(),
+            second=np.where(some, told_from[two], 0).tolist(),
+            row=row,
+            lag=np.concatenate(lag),
+            fixed=np.append(0, self._events.time[self._heads]),
         )
 
     def _number(self) -> IntArray:
