@@ -7,7 +7,7 @@ What fixing a rank would gain goes by the next slowest: the others would wait fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, exp, lgamma, log
 from typing import Final
 
@@ -108,6 +108,19 @@ def lateness(found: Comparison, margin_ns: float = 0.0) -> Lateness | None:
         covered=covered,
         next_limit=_busiest(found, group),
     )
+
+
+def of_all_steps(late: Lateness, every: Comparison, some: Comparison, margin_ns: float = 0.0) -> Lateness:
+    """Return ``late``, which is of ``some`` steps in detail, with the gain that it has in all of them.
+
+    By how late the same ranks are in ``every`` step by what is known of all, against the steps of ``some``.
+    """
+    whole, part = lateness(every, margin_ns), lateness(every.of_steps_in(some), margin_ns)
+    if whole is None or part is None or part.gain <= 0:
+        return late
+    if any((one.pattern, one.ranks) != (late.pattern, late.ranks) for one in (whole, part)):
+        return late
+    return replace(late, gain=min(1.0, late.gain * whole.gain / part.gain))
 
 
 def chance_of(last: int, steps: int, group: int, ranks: int) -> float:

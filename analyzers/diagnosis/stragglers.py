@@ -12,6 +12,7 @@ be seen, and the rule never says that the ranks are alike.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from grademl_otel.analyzers.diagnosis.facts import not_measured
@@ -39,6 +40,7 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     STEADY,
     Lateness,
     lateness,
+    of_all_steps,
 )
 from grademl_otel.analyzers.diagnosis.loader import on_cpu
 from grademl_otel.analyzers.diagnosis.straggler_words import RULE as RULE
@@ -95,8 +97,13 @@ def judge(run: Run, inferred: bool = True) -> Judgement:
         if _nobody_waits(run, found, compared[0]):
             in_vain.append(waited_for_by_nobody(late))
             continue
-        confirmed = _confirmed(run, late, compared[1:]) if found is compared[0] else 0
-        judgement = _judged(run, found, late, max(len(found), confirmed))
+        steps = len(found)
+        if found is compared[0]:
+            first = next((one for one in compared if one.source == FIRST_COLLECTIVE), None)
+            if found.source == COLLECTIVES and first is not None:
+                late = of_all_steps(late, first, found, _margin(run, first))
+            late, steps = _confirmed(run, late, steps, compared[1:])
+        judgement = _judged(run, found, late, steps)
         if judgement is not None:
             return judgement
     if untied is not None:
@@ -166,13 +173,13 @@ def _last_observed(run: Run, inferred: bool) -> int | None:
     return None
 
 
-def _confirmed(run: Run, late: Lateness, others: list[Comparison]) -> int:
-    """Return the steps of a comparison that names the same ranks; 0 when none does."""
+def _confirmed(run: Run, late: Lateness, steps: int, others: list[Comparison]) -> tuple[Lateness, int]:
+    """Return ``late`` and how many ``steps`` say so, with what another comparison says of the same ranks."""
     for found in others:
-        again = lateness(found, _margin(run, found))
+        again = lateness(found, _margin(run, found)) if found.evidence != INFERRED else None
         if again is not None and (again.pattern, again.ranks) == (late.pattern, late.ranks):
-            return len(found)
-    return 0
+            return replace(late, chance=min(late.chance, again.chance)), max(steps, len(found))
+    return late, steps
 
 
 def _judged(run: Run, found: Comparison, late: Lateness, steps: int) -> Judgement | None:

@@ -31,6 +31,7 @@ from grademl_otel.analyzers.diagnosis.lateness import (
     behind_others,
     chance_of,
     lateness,
+    of_all_steps,
 )
 from grademl_otel.analyzers.errors import EXIT_NOTHING_FOUND
 from grademl_otel.analyzers.graph import run_path
@@ -228,6 +229,19 @@ def test_after_the_others_is_after_their_median(late: list[list[int]], ranks: in
         for rank, own in enumerate(row):
             others = row[:rank] + row[rank + 1 :]
             assert behind_others(table)[step, rank] == own - median(others)
+
+
+def test_a_gain_of_some_steps_is_brought_to_all() -> None:
+    """In the steps in detail the rank is 30 ms late, in all of them 20 on average: two thirds of the gain."""
+    every = compared([[0, 30 * MS], [0, 10 * MS]] * 10)
+    some = every.of_steps_in(replace(every, step=np.arange(0, 20, 2)))
+    late = lateness(some)
+    assert late is not None
+    assert late.gain == pytest.approx(0.3)
+    assert of_all_steps(late, every, some).gain == pytest.approx(0.2)
+    assert of_all_steps(late, every, every) == late
+    other = compared([[30 * MS, 0]] * 20)  # which says that it is another rank
+    assert of_all_steps(late, other, some) == late
 
 
 def test_chance_is_the_binomial_tail() -> None:
