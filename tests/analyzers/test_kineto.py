@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph import trace_paths
 from grademl_otel.analyzers.graph.path import GAP
+from grademl_otel.analyzers.graph.profile_path import paths_of_traces
+from grademl_otel.analyzers.graph.span_tree import trace_roots
+from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
 from grademl_otel.analyzers.sources import Selection, open_source
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
@@ -403,8 +405,9 @@ def test_what_pytorch_writes_is_read_whole(profile: Path) -> None:
 
 def test_the_path_of_a_profile_tiles_it_and_gives_nobody_what_was_not_measured(profile: Path) -> None:
     spans, _ = read(profile.read_bytes())
-    ((root, path),) = trace_paths(spans)
+    ((root, path),) = paths_of_traces(spans, trace_roots(spans), DEFAULT_TOLERANCE)
     assert spans.name(root) == "profile"
+    assert {section.lane for section in path.sections} == {"main"}
     assert sum(section.end - section.start for section in path.sections) == path.end - path.start
     own = [section for section in path.sections if section.phase == "profile"]
     assert {section.kind for section in own} <= {GAP}
