@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,15 +63,16 @@ def settle(
 ) -> dict[int, int]:
     """Put each child under the one owner that it has; return child -> owner.
 
-    ``words`` say what phases are called in ``conflicts``.
+    Of children that would each be part of the other the one that is claimed first is. ``words`` say what
+    phases are called in ``conflicts``.
     """
     settled: dict[int, int] = {}
     words = defaultdict(lambda: "what holds them", words)
     by_child: dict[int, dict[int, str]] = defaultdict(dict)
-    for claim in sorted(claims, key=lambda one: (EVIDENCES.index(one.evidence), words[one.owner])):
+    for claim in sorted(claims, key=lambda one: EVIDENCES.index(one.evidence)):
         by_child[claim.child].setdefault(claim.owner, claim.evidence)
     # Those with one owner first: whether others lie within each other may depend on where they are.
-    for child in sorted(by_child, key=lambda one: (len(by_child[one]), words[one])):
+    for child in sorted(by_child, key=lambda one: len(by_child[one])):
         possible = {}
         for owner, evidence in by_child[child].items():
             if owner == child or draft.is_above(child, owner):
@@ -109,12 +110,10 @@ def _owner(draft: Draft, possible: Mapping[int, str]) -> tuple[int | None, bool]
     return (None if together == ROOT else together), together == ROOT or len(of_best) < len(possible)
 
 
-def linked(spans: SpanColumns, kind: str) -> Iterator[tuple[int, int]]:
-    """Yield (span with a link of ``kind``, span that it points at) where both are here."""
+def linked(spans: SpanColumns, kind: str) -> list[tuple[int, int]]:
+    """Return (span with a link of ``kind``, span that it points at) where both are here, by their starts."""
     links = spans.links
     wanted = np.array([ix for ix, one in enumerate(links.kind) if one == kind], np.int64)
-    if not len(wanted):
-        return
     suspects = np.flatnonzero(np.isin(spans.span_id, links.span_id[wanted]))
     at = {
         (hi, lo, span): ix
@@ -123,10 +122,18 @@ def linked(spans: SpanColumns, kind: str) -> Iterator[tuple[int, int]]:
             spans.span_id[suspects].tolist(), suspects.tolist(), strict=True,
         )
     }  # fmt: skip
-    for ix in wanted.tolist():
-        target = at.get((int(links.trace_hi[ix]), int(links.trace_lo[ix]), int(links.span_id[ix])))
-        if target is not None:
-            yield int(links.span_ix[ix]), target
+    targets = (
+        at.get(key)
+        for key in zip(
+            links.trace_hi[wanted].tolist(), links.trace_lo[wanted].tolist(), links.span_id[wanted].tolist(),
+            strict=True,
+        )
+    )  # fmt: skip
+    found = zip(links.span_ix[wanted].tolist(), targets, strict=True)
+    return sorted(
+        ((ix, target) for ix, target in found if target is not None),
+        key=lambda pair: [(int(spans.start[ix]), spans.name(ix), spans.span_id_hex(ix)) for ix in pair],
+    )
 
 
 def application_ids(spans: SpanColumns, roots: IntArray) -> dict[str, int]:
@@ -145,7 +152,10 @@ def application_ids(spans: SpanColumns, roots: IntArray) -> dict[str, int]:
 
 
 def logged(spans: SpanColumns, some: IntArray, sought: str) -> list[int]:
-    """Return those of ``some`` spans in whose attributes or events the id ``sought`` stands as a word."""
+    """Return those of ``some`` spans, by their starts, that have the id ``sought`` in attributes or events.
+
+    It must stand there as a word.
+    """
     raw = sought.encode()
     word = re.compile(rf"(?<![0-9A-Za-z_-]){re.escape(sought)}(?![0-9A-Za-z_-])")
     found = []
@@ -160,4 +170,4 @@ def logged(spans: SpanColumns, some: IntArray, sought: str) -> list[int]:
             texts += [(event.name, event.attributes) for event in spans.events(ix)]
         if word.search(repr(texts)):
             found.append(ix)
-    return found
+    return sorted(found, key=lambda ix: (int(spans.start[ix]), spans.name(ix)))

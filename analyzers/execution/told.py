@@ -13,6 +13,7 @@ link of kind ``follows``  the span began after the one that it points at had end
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 AFTER: Final = "grademl.after"
 REPEATS: Final = "grademl.repeats"
 FOLLOWS: Final = "follows"
+MOST_NAMED: Final = 1_000_000
+"""Most dependencies that names may mean: n siblings after n of one name are n x n."""
 
 
 def told(
@@ -44,7 +47,10 @@ def told(
         if placed[ix] >= 0 and placed[target] >= 0
     ]
     siblings = [(before, later) for before, later in links if phases.parent[before] == phases.parent[later]]
-    named = list(_after(spans, phases, placed, conflicts))
+    named = list(islice(_after(spans, phases, placed, conflicts), MOST_NAMED + 1))
+    if len(named) > MOST_NAMED:
+        conflicts.add(f"{AFTER} names more than {MOST_NAMED:,} dependencies: the others are left out")
+        named.pop()
     said = _repeats(spans, phases, placed, conflicts)
     found = Dependencies.join([Dependencies.of(siblings, OBSERVED), Dependencies.of(named, ATTRIBUTE)])
     return found, said

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import networkx as nx
 import numpy as np
@@ -271,6 +272,51 @@ def test_what_an_attribute_names_and_is_not_there_is_a_conflict_and_so_is_a_circ
         "/dag/a cannot come after what itself comes after it: /dag/b",
     ]
     assert len(model.dependencies) == 1
+
+
+def test_names_that_mean_too_many_are_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grademl_otel.analyzers.execution.told.MOST_NAMED", 3)
+    first = [S(f"a{at}", 0, 10, "dag", name="a") for at in range(2)]
+    then = [S(f"b{at}", 20, 30, "dag", attributes={"grademl.after": "a"}) for at in range(2)]
+    model = of(S("dag", 0, 100), *first, *then)
+    assert len(model.dependencies) == 3
+    assert model.conflicts == ["grademl.after names more than 3 dependencies: the others are left out"]
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> list[S]:
+    """Up to nine spans of different starts, with links and attributes between any of them."""
+    ids = [str(at) for at in range(draw(st.integers(2, 9)))]
+    names = st.sampled_from("abc")
+    return [
+        S(
+            own,
+            at,
+            at + draw(st.integers(0, 6)),
+            draw(st.sampled_from([None, *ids[:at]])),
+            name=draw(names),
+            attributes={"grademl.after": draw(st.lists(names, max_size=2))},
+            links=[(draw(st.sampled_from(ids)), draw(st.sampled_from(("follows", "parent"))))],
+        )
+        for at, own in enumerate(ids)
+    ]
+
+
+@given(workflows(), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=40)
+def test_the_order_of_spans_changes_nothing(spans: list[S], random: Random) -> None:
+    def told(given_: list[S]) -> tuple[list[str], set[tuple[str, str, int]], list[str]]:
+        model = of(*given_)
+        path, found = model.phases.path, model.dependencies
+        rows = zip(found.source.tolist(), found.target.tolist(), found.evidence.tolist(), strict=True)
+        return (
+            [path(node) for node in range(len(model))],
+            {(path(source), path(target), evidence) for source, target, evidence in rows},
+            [model.types.path(node) + way for node, way in enumerate(model.repeats)],
+        )
+
+    shuffled = random.sample(spans, len(spans))
+    assert told(shuffled) == told(spans)
 
 
 # --- Repeatability ------------------------------------------------------------------------------------------
