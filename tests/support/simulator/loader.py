@@ -9,7 +9,7 @@ from grademl_otel import semconv as sc
 
 from ..telemetry import Activity, Row
 from .rank import Rank
-from .tasks import Task, then
+from .tasks import MAIN, Lane, Task, then
 
 LOADER_START: Final = "loader start"
 
@@ -25,7 +25,7 @@ class Loader:
     def __init__(self, rank: Rank, loader: int) -> None:
         self._rank, self._job = rank, rank.job
         self._taken: list[Task] = []
-        self._lanes = [
+        self._lanes: list[Lane] = [
             (rank.rank, f"loader{loader or ''}-worker-{worker}") for worker in range(self._job.workers)
         ]
         self._free = [then(lane, LOADER_START, self._job.spawn, rank.at) for lane in self._lanes]
@@ -41,10 +41,9 @@ class Loader:
                 rank.go(job.handoff)
             wait = row.phases[-1]
             wait.item = item
-            lane = wait.lane
             row.phases += [
-                Activity(sc.DATA_FETCH, lane, begun, fetched, item, inside=wait),
-                Activity(sc.DATA_COLLATE, lane, fetched, collated, item, inside=wait),
+                Activity(sc.DATA_FETCH, MAIN, begun, fetched, item, inside=wait),
+                Activity(sc.DATA_COLLATE, MAIN, fetched, collated, item, inside=wait),
             ]
             return
         worker = batch % job.workers

@@ -62,7 +62,11 @@ class Simulation:
 
         slow = copy.deepcopy(self.ranks)
         for rank in slow:
-            timed = [*rank.rows, *rank.passes, *(phase for row in rank.rows for phase in row.phases)]
+            timed: list[Row | Pass | Activity] = [
+                *rank.rows,
+                *rank.passes,
+                *(phase for row in rank.rows for phase in row.phases),
+            ]
             for one in timed:
                 one.start, one.end = slowed(one.start), slowed(one.end)
             rank.now = slowed(rank.now)
