@@ -11,8 +11,10 @@ kernel wait  it was given before, and begins within `SHORT_NS`: from one kernel 
 other        it was given before, and something else held it up, such as another stream
 unknown      nothing tells when it was given
 
-Time after the last piece is host wait: nothing was given any more. Of a main thread the kinds are what it
-waits for, or what the time outside its steps was; see `run_breakdown`.
+Time after the last piece is host wait: nothing was given any more. A profile without devices has that of its
+main thread, whose idleness is `untraced` where it does nothing, `other` where it waits for other threads. Of
+a main thread of a run the kinds are what it waits for, or what the time outside its steps was; see
+`run_breakdown`.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ from grademl_otel.analyzers.graph.device_work import (
     COMMUNICATION,
     COMPUTE,
     COPY,
+    GLOO,
     DeviceWork,
     ProfileWork,
     profile_work,
 )
 from grademl_otel.analyzers.graph.intervals import BoolArray, Canvas
-from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, OTHER, MainLanes
-from grademl_otel.analyzers.graph.profile_facts import STREAM
+from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, OTHER, UNTRACED, MainLanes
+from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM
 from grademl_otel.analyzers.graph.profile_path import profiles
+from grademl_otel.analyzers.graph.span_graph import span_graph
 from grademl_otel.analyzers.graph.span_tree import trace_roots
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
@@ -94,7 +98,10 @@ def temporal_breakdown(subject: Subject) -> list[TemporalBreakdown]:
 
 
 def profile_breakdown(spans: SpanColumns, roots: Sequence[int]) -> list[TemporalBreakdown]:
-    """Return that of each device of the profiles under ``roots``, over the time of its profile."""
+    """Return that of each device of the profiles under ``roots``, of one without any that of its main thread.
+
+    It is over the time of its profile.
+    """
     if not roots:
         return []
     told = profile_work(spans, roots)
@@ -108,6 +115,8 @@ def _of_devices(
     facts, work = told.facts, told.work
     if not spans.possible[root]:
         return []
+    if not of_trace.any():
+        return _of_host(spans, root)
     devices: dict[tuple[int | None, str], list[int]] = {}
     for lane in facts.streams.tolist():
         rank, name = facts.lanes[lane]
@@ -118,6 +127,41 @@ def _of_devices(
         mine = np.flatnonzero(np.isin(work.lane, lanes) & of_trace)
         if len(mine):
             found.append(_of_device(rank, f"device {device}", low, high, work, mine))
+    return found
+
+
+def _of_host(spans: SpanColumns, root: int) -> list[TemporalBreakdown]:
+    """Return that of the main thread of a profile without devices; gloo's threads communicate."""
+    graph = span_graph(spans, [root])
+    low, high = int(spans.start[root]), int(spans.end[root])
+    gloo = [number for number, name in enumerate(graph.phases) if name.startswith(GLOO)]
+    found = []
+    for lane, (rank, name) in enumerate(graph.lanes):
+        if name != MAIN:
+            continue
+        start, end = np.clip(graph.start, low, high), np.clip(graph.end, low, high)
+        mine, aside = graph.lane == lane, np.isin(graph.phase, gloo) & (graph.lane != lane)
+        canvas = Canvas.over(low, high, start[mine | aside], end[mine | aside])
+        length = np.diff(canvas.bounds)
+        works = mine & ~graph.waits & ~graph.inferred
+        computes, waits, talks = (
+            _busy(canvas, start[some], end[some]) for some in (works, mine & graph.waits, aside)
+        )
+        idle = ~computes & ~talks
+        found.append(
+            TemporalBreakdown(
+                rank=rank,
+                lane=MAIN,
+                wall_ns=high - low,
+                compute_ns=int(length[computes & ~talks].sum()),
+                communication_ns=int(length[talks & ~computes].sum()),
+                overlap_ns=int(length[talks & computes].sum()),
+                memory_ns=0,
+                idle=_longest_first(
+                    {OTHER_WAIT: int(length[idle & waits].sum()), UNTRACED: int(length[idle & ~waits].sum())}
+                ),
+            )
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -142,7 +143,18 @@ def test_checkpoints_and_transfers_are_told(tmp_path: Path) -> None:
     assert found.idle["data.wait"] > 0  # what a loader without workers does in the main thread, too
 
 
+def test_a_profile_without_devices_has_that_of_its_main_thread() -> None:
+    profile = Profile(rank=2)
+    profile.op("op", 0, 100)
+    profile.event("user_annotation", "gloo:all_reduce", 80, 150, tid=555)  # 20 us beside, 50 us waited for
+    profile.op("end", 160, 200)
+    found = of(profile)
+    assert (found.rank, found.lane, found.wall_ns) == (2, "main", 200 * US)
+    assert (found.compute_ns, found.overlap_ns, found.communication_ns) == (120 * US, 20 * US, 50 * US)
+    assert found.idle == {"untraced": 10 * US}
+
+
 def test_traces_that_are_no_profiles_have_none(tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_text('[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2}]')
-    assert temporal_breakdown(read_subject(Query(str(path)))) == []
+    span = {"traceId": "1" * 32, "id": "2" * 16, "name": "a", "timestamp": 5, "duration": 7}
+    (tmp_path / "some.json").write_text(json.dumps([span]))
+    assert temporal_breakdown(read_subject(Query(str(tmp_path / "some.json")))) == []
