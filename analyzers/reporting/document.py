@@ -8,6 +8,7 @@ the wall time exactly. What is not known is null, never 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from grademl_otel.analyzers.printable import clean_json
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.model.facts import RunSummary
+    from grademl_otel.analyzers.reporting.section_entries import SectionEntries
 
 CRITICAL_PATH_SCHEMA: Final = "grademl.critical_path/1"
 REPORT_SCHEMA: Final = "grademl.report/1"
@@ -162,7 +164,8 @@ class Omitted:
 @dataclass(frozen=True)
 class PathInfo:
     total_ns: int
-    sections: list[SectionEntry]
+    sections: SectionEntries
+    """A sequence of `SectionEntry`."""
     omitted: Omitted
 
 
@@ -550,14 +553,26 @@ Document = CriticalPathDocument | RunsDocument | RanksDocument
 
 def to_dict(document: Document) -> dict[str, Any]:
     """Return ``document`` as plain dicts, lists, numbers and strings."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(vars(document)))
+    plain: dict[str, Any] = msgspec.json.decode(_encoded(document))
     return plain  # by way of JSON, because to_builtins leaves tuples, which a JSON Schema takes for no array
 
 
 def to_json(document: Document, *, indent: bool = True) -> str:
     """Return ``document`` as JSON text without a final newline; one line when not indented."""
-    encoded: bytes = msgspec.json.encode(vars(document))
+    encoded = _encoded(document)
     return clean_json((msgspec.json.format(encoded, indent=2) if indent else encoded).decode())
+
+
+def _encoded(document: Document) -> bytes:
+    encoded: bytes = msgspec.json.encode(vars(document), enc_hook=_listed)
+    return encoded
+
+
+def _listed(value: object) -> list[Any]:
+    """Return the entries of a sequence that is no list."""
+    if isinstance(value, Sequence):
+        return list(value)
+    raise NotImplementedError(type(value))
 
 
 def to_json_lines(document: Document) -> str:

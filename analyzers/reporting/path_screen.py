@@ -78,14 +78,13 @@ def _any(entries: list[SummaryEntry], name: str) -> bool:
 
 def sections_table(path: PathInfo, most: int, phase: str) -> Group:
     """Return the ``most`` longest sections in the order of time."""
-    longest = sorted(path.sections, key=lambda section: section.start_ns - section.end_ns)[:most]
     time = _times(path.total_ns)
     return table(
         f"The longest of {count(len(path.sections) + path.omitted.sections, 'section')}",
         [("from", "right"), ("took", "right"), (phase, "left"), ("kind", "left"), ("where", "left")],
         [
             (time(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s))
-            for s in sorted(longest, key=lambda section: section.start_ns)
+            for s in path.sections.longest(most)
         ],
         header=True,
     )

@@ -15,14 +15,8 @@ from grademl_otel.analyzers.graph.summary import Summary, profile_summary, run_s
 from grademl_otel.analyzers.graph.virtual_phases import Told
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.reporting.document import (
-    Edge,
-    Omitted,
-    PathInfo,
-    SectionEntry,
-    SpanIds,
-    SummaryEntry,
-)
+from grademl_otel.analyzers.reporting.document import Omitted, PathInfo, SummaryEntry
+from grademl_otel.analyzers.reporting.section_entries import SectionEntries, longest_first
 
 SECTION: Final = "section"
 BY: Final = (*KEYS, SECTION)
@@ -34,33 +28,12 @@ Entries = tuple[list[SummaryEntry], list[Abstained]]
 
 def path_info(path: Path, spans: SpanColumns, top: int | None = None) -> PathInfo:
     """Return ``path`` with all of its sections, or the ``top`` longest and what that leaves out."""
-    kept = path.sections if top is None else path.sections.take(np.sort(_longest(path.sections)[:top]))
+    every = path.sections
+    kept = every if top is None else every.take(np.sort(longest_first(every)[:top]))
     return PathInfo(
         total_ns=path.total_ns,
-        sections=[_entry(section, path.start, spans) for section in kept],
-        omitted=Omitted(len(path.sections) - len(kept), path.total_ns - sum(kept.duration.tolist())),
-    )
-
-
-def _longest(sections: Sections) -> np.ndarray:
-    """Return the places of ``sections``, the longest first, of equal ones the earliest."""
-    return np.argsort(-sections.duration, kind="stable")
-
-
-def _entry(section: Section, origin: int, spans: SpanColumns) -> SectionEntry:
-    ix = section.span_ix
-    by = section.entered_by
-    return SectionEntry(
-        start_ns=section.start - origin,
-        end_ns=section.end - origin,
-        phase=section.phase,
-        kind=section.kind,
-        rank=section.rank,
-        lane=section.lane,
-        step=section.step,
-        item=section.item,
-        span=None if ix is None else SpanIds(spans.trace_id_hex(ix), spans.span_id_hex(ix)),
-        entered_by=Edge(by.edge, by.evidence, by.confidence),
+        sections=SectionEntries(kept, path.start, spans),
+        omitted=Omitted(len(every) - len(kept), path.total_ns - sum(kept.duration.tolist())),
     )
 
 
@@ -112,7 +85,7 @@ def _entries(found: Summary, top: int | None) -> list[SummaryEntry]:
 
 def _one_by_one(path: Path, top: int | None) -> list[SummaryEntry]:
     """Return each section as a key of its own, the longest first. What is on the path has no slack."""
-    longest = path.sections.take(_longest(path.sections)[:top])
+    longest = path.sections.take(longest_first(path.sections)[:top])
     whole = path.total_ns or 1
     return [
         SummaryEntry(
