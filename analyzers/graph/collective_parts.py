@@ -149,7 +149,7 @@ def of_backward(
             continue
         at = np.searchsorted(start[order[low:high]], found.issue[beside[mine]], "right") - 1
         phase = order[low + np.maximum(at, 0)]
-        inside = (at >= 0) & (found.issue[beside[mine]] < end[phase])
+        inside = (at >= 0) & (found.issue[beside[mine]] <= end[phase])
         inside &= found.last[beside[mine]] <= end[phase] + _SLACK_NS
         owner[mine] = np.where(inside & found.completed[beside[mine]], phase, -1)
     beside, owner = beside[owner >= 0], owner[owner >= 0]
