@@ -19,6 +19,7 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.graph.path import Lane
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.sources.formats.kineto_spans import SYNC_CATEGORIES
 from grademl_otel.analyzers.sources.formats.kineto_values import CATEGORY, KINETO, THREAD_NAME
 
 MAIN: Final = "main"
@@ -27,8 +28,6 @@ STREAM: Final = "stream-"
 
 _MANY: Final = 1 << 14
 _STEP_NAME: Final = re.compile(r"ProfilerStep#?\s*(\d{1,18})$")
-_SYNCS: Final = frozenset({"cuda_sync", "xpu_sync"})
-"""Categories of notes on who waited for whom."""
 
 
 class _Shared(
@@ -199,7 +198,7 @@ class _Reader:
         for at, (shared, own) in enumerate(said):
             if own.collective is not None:
                 self._collectives[first + at] = _collective(own)
-            if shared.category in _SYNCS:
+            if shared.category in SYNC_CATEGORIES:
                 rank = self._ranks[int(self._spans.resource_ix[self._ixs[first + at]])]
                 ids = (own.correlation, own.device, own.stream, own.waits_on, own.recorded)
                 self._syncs.append(Sync(rank, *map(_integer, ids)))

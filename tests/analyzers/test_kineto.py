@@ -236,6 +236,17 @@ def test_the_same_file_has_the_same_ids_and_ranks_have_others() -> None:
     assert not set(other.span_id.tolist()) & set(one.span_id.tolist())
 
 
+def test_notes_on_waits_are_beside_the_work_of_their_stream() -> None:
+    kernel = {"cat": "kernel", "pid": 0, "tid": 7}
+    note = {"cat": "cuda_sync", "pid": 0, "tid": 7}
+    spans, ledger = read(
+        [event("a", 0, 10, **kernel), event("wait", 5, 20, **note), event("b", 12, 3, **kernel)]
+    )
+    assert parents(spans) == {"profile": "", "a": "profile", "wait": "profile", "b": "profile"}
+    assert lane(spans, "wait") == lane(spans, "b") == "stream-0.7"
+    assert ledger.warnings == []
+
+
 def test_ranks_in_one_folder_are_read_together(tmp_path: Path) -> None:
     document = json.loads(GPU.read_text())
     for rank in range(2):

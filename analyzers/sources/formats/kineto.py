@@ -19,7 +19,7 @@ from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import NotJson
 from grademl_otel.analyzers.sources.formats.jsonscan import scan
 from grademl_otel.analyzers.sources.formats.kineto_links import Flow
-from grademl_otel.analyzers.sources.formats.kineto_spans import Marks, Profile, add_spans
+from grademl_otel.analyzers.sources.formats.kineto_spans import SYNC_CATEGORIES, Marks, Profile, add_spans
 from grademl_otel.analyzers.sources.formats.kineto_values import KINETO, Place, repaired
 
 _NONE: Final = msgspec.Raw(b"{}")
@@ -152,7 +152,7 @@ class ProfileReader:
             names=vectors.shared(
                 [name if isinstance(name := event.name, str) else str(name) for event in events], self._names
             ),
-            place=_numbered(number.places, [(event.pid, event.tid) for event in events]),
+            place=_numbered(number.places, [_place(event) for event in events]),
             category=_numbered(number.categories, [event.cat or "" for event in events]),
             args=vectors.raw_column(KINETO, [event.args for event in events]),
         )
@@ -188,6 +188,11 @@ class ProfileReader:
         if not events and not self._profile.count:
             raise NotJson("not a profiler's trace: no event in it can be read")
         return events
+
+
+def _place(event: _Event) -> Place:
+    """Return where ``event`` is. A note on a call that waits, which has the call's times, is beside its stream."""
+    return event.pid, ("sync", event.tid) if event.cat in SYNC_CATEGORIES else event.tid
 
 
 def _ended(begin: _Event, end: _Event) -> _Event:

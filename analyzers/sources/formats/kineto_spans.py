@@ -31,6 +31,8 @@ DEVICE_CATEGORIES: Final = frozenset(
         "Kernel", "Memcpy", "Memset",  # before PyTorch 1.13
     }
 )  # fmt: skip
+SYNC_CATEGORIES: Final = frozenset({"cuda_sync", "xpu_sync"})
+"""Categories of notes on calls that wait for a device, a stream or an event."""
 _PYTORCH_CATEGORIES: Final = frozenset({"cpu_op", "python_function", "user_annotation", "Operator"})
 _STEP: Final = "ProfilerStep"
 _DIGITS: Final = re.compile(r"\d+")
@@ -204,7 +206,8 @@ class _Spans:
     def _lanes(self) -> dict[int, str]:
         """Return the lane of each place: streams of devices, the main thread, other threads."""
         places, categories = self._profile.number.places, self._profile.number.categories
-        device = {number for name, number in categories.items() if name in DEVICE_CATEGORIES}
+        told = DEVICE_CATEGORIES | SYNC_CATEGORIES
+        device = {number for name, number in categories.items() if name in told}
         on_device = set(np.unique(self._place[np.isin(self._category, sorted(device))]).tolist())
         lanes = {}
         for (pid, tid), ix in places.items():
@@ -260,5 +263,7 @@ def _integer(raw: bytes | None) -> int:
 
 
 def _digits(value: Any) -> str:
+    if isinstance(value, tuple):  # notes beside a stream, see `kineto`
+        value = value[1]
     found = _DIGITS.search(str(value))
     return found.group() if found else str(value)
