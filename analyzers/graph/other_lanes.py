@@ -74,14 +74,19 @@ class OtherLanes:
         return piece, edge
 
     def _elsewhere(self, ix: int) -> Piece | None:
-        """Return span ``ix``, of this tree or another, clipped to all above it; None where none is left."""
+        """Return span ``ix``, clipped to all that is above it; None where none is left.
+
+        Of another tree it ends when it does, be that after the root; it matters from the root's start on.
+        """
         tree = self._tree
-        lo, hi, at = self._root.lo, self._root.hi, ix
+        lo, hi, at = self._root.lo, tree.end[ix], ix
         seen: set[int] = set()
         while at >= 0 and at != self._root.ix and at not in seen:
             seen.add(at)
             lo, hi = max(lo, tree.start[at]), min(hi, tree.end[at])
             at = tree.parent[at]
+        if at == self._root.ix:
+            hi = min(hi, self._root.hi)
         return Piece(ix, lo, hi) if lo < hi else None
 
     def before(self, piece: Piece) -> Piece | None:

@@ -325,7 +325,9 @@ def test_a_blocking_link_leads_out_of_the_tree_and_back() -> None:
     assert [s.kind for s in path.sections if s.phase == "ask"] == ["handoff"]
     assert [s.entered_by.edge for s in path.sections if (s.phase, s.end) == ("job", 90)] == ["link"]
     long_ago = [replace(span, start=1, end=9) if span.id == "job" else span for span in spans]
-    assert brief(path_of(long_ago)) == "request95-100 ask40-95 request30-40 before12-30 request10-12"
+    too_late = [replace(span, end=96) if span.id == "job" else span for span in spans]
+    for others in (long_ago, too_late):
+        assert brief(path_of(others)) == "request95-100 ask40-95 request30-40 before12-30 request10-12"
 
 
 def test_a_blocking_link_binds_a_sibling_that_would_not_block_otherwise() -> None:
