@@ -178,31 +178,17 @@ class DeviceEdges:
 
     def _told_by_time(self, calls: IntArray) -> Iterable[Edges]:
         """What is launched next by the thread waits for work of another stream that ended just before it."""
-        work = self._work
-        by_call = np.flatnonzero(work.launch >= 0)
-        lane = self._facts.lane[work.launch[by_call]]
-        targets = []
-        for thread in np.unique(self._facts.lane[calls]).tolist():
-            mine = by_call[lane == thread]
-            mine = mine[np.argsort(self._start[work.launch[mine]], kind="stable")]
-            asked = self._start[calls[self._facts.lane[calls] == thread]]
-            at = np.searchsorted(self._start[work.launch[mine]], asked)
-            targets.append(mine[at[at < len(mine)]])
-        target = np.unique(np.concatenate([np.zeros(0, np.int64), *targets]))
-        same = np.zeros(len(target), np.bool_)
-        same[1:] = work.lane[target[1:]] == work.lane[target[1:] - 1]
-        same[:1] = target[:1] > 0
-        same[:1] &= work.lane[target[:1]] == work.lane[target[:1] - 1]
-        free = np.where(same, work.end[target - 1], np.iinfo(np.int64).min)
+        work, target = self._work, self._launched_next(calls)
+        own = np.maximum(target - 1, 0)
+        follows = (target > 0) & (work.lane[own] == work.lane[target])
+        free = np.where(follows, work.end[own], np.iinfo(np.int64).min)
         free = np.maximum(free, np.minimum(self._end[work.launch[target]], work.start[target]))
         best, fitting = np.full(len(target), -1, np.int64), np.zeros(len(target), np.int64)
-        for lane_of in self._lanes:
-            some = slice(*_bounds(work.of_lane(lane_of)))
-            if some.start == some.stop:
-                continue
+        for lane in self._lanes:
+            some = work.of_lane(lane)
             ended = some.start - 1 + np.searchsorted(work.end[some], work.start[target], "right")
-            there = (ended >= some.start) & (work.lane[target] != lane_of)
-            there &= self._same_device(work.lane[target], lane_of)
+            there = (ended >= some.start) & (work.lane[target] != lane)
+            there &= self._same_device(work.lane[target], lane)
             there &= (work.end[ended] > free) & (work.start[target] - work.end[ended] <= SOON_NS)
             there &= work.launched[ended] < work.launched[target]
             fitting += there
@@ -210,6 +196,19 @@ class DeviceEdges:
             best[later] = ended[later]
         told = np.flatnonzero(best >= 0)
         yield self._held(target[told], best[told], SURE / np.maximum(fitting[told], 1))
+
+    def _launched_next(self, calls: IntArray) -> IntArray:
+        """Return the work that is launched first after any of ``calls``, by the same thread."""
+        given = np.flatnonzero(self._work.launch >= 0)
+        given = given[np.argsort(self._start[self._work.launch[given]], kind="stable")]
+        thread = self._facts.lane[self._work.launch[given]]
+        found = [np.zeros(0, np.int64)]
+        for one in np.unique(self._facts.lane[calls]).tolist():
+            mine = given[thread == one]
+            asked = self._start[calls[self._facts.lane[calls] == one]]
+            at = np.searchsorted(self._start[self._work.launch[mine]], asked)
+            found.append(mine[at[at < len(mine)]])
+        return np.unique(np.concatenate(found))
 
     def _held(self, first: IntArray, before: IntArray, confidence: FloatArray | None = None) -> Edges:
         """Return edges from the ends of the work ``before`` to the starts of ``first``."""
@@ -306,7 +305,3 @@ def _with_evidence(edges: Edges, mask: BoolArray, evidence: str) -> Edges:
     some = edges.where(np.flatnonzero(mask))
     other = Edges.of(DEVICE, some.source, some.at, some.target, evidence=evidence)
     return Edges.join([edges.where(np.flatnonzero(~mask)), other])
-
-
-def _bounds(some: slice) -> tuple[int, int]:
-    return int(some.start), int(some.stop)

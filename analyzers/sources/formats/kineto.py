@@ -191,7 +191,7 @@ class ProfileReader:
 
 
 def _place(event: _Event) -> Place:
-    """Return where ``event`` is. A note on a call that waits, which has the call's times, is beside its stream."""
+    """Return where ``event`` is. A note on a call that waits has its times: it is beside its stream."""
     return event.pid, ("sync", event.tid) if event.cat in SYNC_CATEGORIES else event.tid
 
 
