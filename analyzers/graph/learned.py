@@ -47,7 +47,9 @@ _SURE: Final = 0.1
 _MOST_STEPS: Final = 1_024
 """Steps that are learned from, evenly spread; what is learned is held against all of them."""
 _MOST_SOURCES: Final = 256
+"""Types of sources that are looked at for one target: those of its rank first, then the commonest."""
 _MOST_TARGETS: Final = 64
+"""Types of targets, the commonest."""
 _NEVER: Final = np.iinfo(np.int64).min // 4
 
 
@@ -57,7 +59,7 @@ class Learned:
 
     edges: Edges
     left_out: int
-    """Kinds of events that were not looked at, as there are too many."""
+    """Types of targets that were not looked at as there are too many, or of sources for one of them."""
 
 
 def learned_edges(graph: EventGraph, error_ns: int = 0, clock: IntArray | None = None) -> Edges:
@@ -78,13 +80,16 @@ def learn(graph: EventGraph, error_ns: int = 0, clock: IntArray | None = None) -
     events = list(unexplained.targets(graph, found))
     events.sort(key=lambda one: -len(one.at))  # stable: of equally many, those that come first by name
     soon = max(_SOON_NS, round(_SOON_SHARE * found.length_ns))
-    usual = np.sort(sources[:_MOST_SOURCES])
-    edges = [
-        edge
-        for target in events[:_MOST_TARGETS]
-        for edge in _edges_to(found, _others(found, usual, target, clock), target, error_ns, soon)
-    ]
-    left_out = max(0, len(sources) - _MOST_SOURCES) + max(0, len(events) - _MOST_TARGETS)
+    clock = np.zeros(len(graph.lanes), np.int64) if clock is None else clock
+    rank = np.array([-1 if one is None else one for one, _ in graph.lanes] or [-1], np.int64)
+    edges: list[Edges] = []
+    left_out = max(0, len(events) - _MOST_TARGETS)
+    for target in events[:_MOST_TARGETS]:
+        lane = found.lane_of[sources]
+        others = sources[(lane != target.lane) & (clock[lane] == clock[target.lane])]
+        near = np.argsort(rank[found.lane_of[others]] != rank[target.lane], kind="stable")
+        left_out = max(left_out, len(others) - _MOST_SOURCES)
+        edges += _edges_to(found, np.sort(others[near[:_MOST_SOURCES]]), target, error_ns, soon)
     return Learned(Edges.join(edges), left_out)
 
 
@@ -171,16 +176,6 @@ class _Unexplained:
 
 
 # --- What explains it -------------------------------------------------------------------------------------
-
-
-def _others(found: Recurring, types: IntArray, target: _Target, clock: IntArray | None) -> IntArray:
-    """Return those of ``types`` that lie in other lanes than ``target``, whose times can be compared."""
-    lane = found.lane_of[types]
-    other = lane != target.lane
-    if clock is not None:
-        other &= clock[lane] == clock[target.lane]
-    others: IntArray = types[other]
-    return others
 
 
 @dataclass(frozen=True)

@@ -327,14 +327,17 @@ def test_pieces_of_one_activity_are_one() -> None:
     assert pieces == 20
 
 
-def test_what_is_too_much_is_counted() -> None:
+def test_what_is_too_much_is_counted_and_the_own_rank_goes_first() -> None:
     random = np.random.default_rng(12)
-    acts = handing_over(12, 30)
+    acts = [("z-maker" if lane == "maker" else lane, *rest) for lane, *rest in handing_over(12, 30)]
     for lane in range(300):
         for step in range(30):
             at = step * STEP + int(random.integers(MS))
             acts.append((f"lane-{lane}", "work", at, at + 1, step, WORK))
-    found = learn(graph_of(acts))
+    graph = graph_of(acts)  # type: ignore[arg-type]
+    graph = replace(graph, lanes=[(int(name.startswith("lane")), name) for _, name in graph.lanes])
+    found = learn(graph)
+    assert described(graph, found.edges) == {("z-maker.make", "main.queue_wait", True)}
     assert found.left_out > 0
     assert learn(graph_of(handing_over(12, 30))).left_out == 0
 
