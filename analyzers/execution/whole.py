@@ -132,7 +132,8 @@ def _guessed(
     found = learned_siblings(spans, theirs)
     source, target = placed[found.source], placed[found.target]
     usable = (source >= 0) & (target >= 0)
-    usable &= phases.parent[source] == phases.parent[target]
+    # In the order of siblings, as the frontiers are: so both together make no circle.
+    usable &= (phases.parent[source] == phases.parent[target]) & (source < target)
     usable &= ~np.isin(phases.parent[target], phases.parent[told.target])
     learned = Dependencies.of(np.stack([source[usable], target[usable]], axis=1), INFERRED)
     alone = inferred(phases, told)
