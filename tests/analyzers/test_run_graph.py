@@ -200,6 +200,16 @@ def test_a_bucket_that_another_rank_brings_late_leads_to_its_backward() -> None:
     assert lanes_of(graph) == {"main", "comm"}
 
 
+def test_one_that_is_issued_when_backward_ends_is_what_it_waits_for() -> None:
+    """The last bucket of rank 0, which came last to it, takes no time; the first is long through."""
+    phases = [("forward", 0, 10), ("backward", 10, 60), ("optimizer", 60, 70)]
+    beside = [comm("1", 0, 20, 40), comm("1", 1, 40, 40), comm("2", 0, 60, 60), comm("2", 1, 50, 60)]
+    path = path_of(of_ranks(phases, phases, beside=beside))
+    assert brief(path) == [
+        "0:main forward/w 0-10", "0:main backward/w 10-60", "0:main optimizer/w 60-70",
+    ]  # fmt: skip
+
+
 def test_groups_and_what_overtakes_have_lanes_of_their_own() -> None:
     phases = [("forward", 0, 100)]
     beside = [comm(key, 0, issue, end, size=1) for key, issue, end in (
@@ -258,6 +268,25 @@ def test_a_wait_for_the_device_leads_through_what_it_did() -> None:
         "0:device device.forward/h 22-23", "0:device device.forward/w 23-43", "0:main device.sync/h 43-44",
     ]  # fmt: skip
     assert {s.entered_by.edge for s in path.sections} == {"device", "program"}
+
+
+def test_with_detail_what_a_device_did_several_times_in_a_step_has_its_place() -> None:
+    """Two micro-batches: the table has only their sums."""
+    phases = [("forward", 0, 1), ("forward", 1, 2), ("device.sync", 2, 30)]
+    lane = {semconv.LANE: "stream-0.7", semconv.STEP_NUMBER: 0}
+    beside = [
+        S(
+            f"d{at}", start * MS, end * MS, "s0", name="device.forward", attributes=lane,
+            resource={semconv.RANK: 0}, links=[(f"p0.{at}", "host")],
+        )
+        for at, (start, end) in enumerate([(1, 15), (15, 29)])
+    ]  # fmt: skip
+    path = path_of(of_ranks(phases, beside=beside))
+    assert brief(path) == [
+        "0:stream-0.7 device.forward/h 0-1", "0:stream-0.7 device.forward/w 1-15",
+        "0:stream-0.7 device.forward/w 15-29", "0:main device.sync/h 29-30",
+    ]  # fmt: skip
+    assert [s.span_ix is None for s in path.sections] == [True, False, False, False]
 
 
 def test_a_device_that_is_done_before_it_is_waited_for_is_not_on_the_path() -> None:
