@@ -16,12 +16,13 @@ import pytest
 
 from grademl_otel.analyzers.answers import critical_path
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
+from grademl_otel.analyzers.graph.flatten import innermost
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, Path
 from grademl_otel.analyzers.graph.profile_path import graph_path, paths_of_traces, profile_path, profiles
 from grademl_otel.analyzers.graph.span_graph import span_graph
 from grademl_otel.analyzers.graph.span_tree import trace_roots
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE
-from grademl_otel.analyzers.model.columns import SpanColumns
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import PathInfo
 from grademl_otel.analyzers.subject import read_subject
@@ -65,6 +66,11 @@ def path_of(profile: Profile, inferred: bool = True) -> list[Row]:
     return sections(profile_path(spans, root, inferred))
 
 
+def _around(lane: IntArray, start: IntArray, length: IntArray, here: int, time: int) -> list[int]:
+    within = (lane == here) & (start <= time) & (time < start + length)
+    return np.flatnonzero(within).tolist()
+
+
 def edges_of(profile: Profile, kind: str) -> list[tuple[str, str, float, bool, str]]:
     """(name of the source, of the target, when, whether to its end, evidence), in order of time."""
     graph = graph_of(profile.spans())
@@ -76,6 +82,40 @@ def edges_of(profile: Profile, kind: str) -> list[tuple[str, str, float, bool, s
             at = (int(edges.at[i]) - BASE_NS) / 1000
             found.append((source, target, at, bool(edges.to_end[i]), EVIDENCE[edges.evidence[i]]))
     return found
+
+
+# --- Calls to lanes ---------------------------------------------------------------------------------------
+
+
+def test_a_lane_does_what_the_innermost_call_of_each_instant_does() -> None:
+    chance = random.Random(3)
+    for _ in range(300):
+        count = chance.randrange(12)
+        lane, start, length = (
+            np.array([chance.randrange(most) for _ in range(count)], np.int64) for most in (2, 20, 10)
+        )
+        pieces = innermost(lane, start, start + length)
+        expected = {
+            (here, time): max(around, key=lambda ix: (start[ix], -length[ix], ix))
+            for here in range(2)
+            for time in range(30)
+            if (around := _around(lane, start, length, here, time))
+        }
+        found = {
+            (int(pieces.lane[at]), time): int(pieces.owner[at])
+            for at in range(len(pieces))
+            for time in range(int(pieces.start[at]), int(pieces.end[at]))
+        }
+        assert found == expected
+        assert sum((pieces.end - pieces.start).tolist()) == len(found)  # none twice
+
+
+def test_pieces_are_found_by_lane_and_time() -> None:
+    two = np.array([0, 1]), np.array([10, 5]), np.array([20, 15])
+    pieces = innermost(*two)
+    lane, time = np.array([0, 0, 0, 1, 1, 2]), np.array([10, 20, 9, 5, 15, 7])
+    assert pieces.within(lane, time).tolist() == [0, -1, -1, 1, -1, -1]
+    assert pieces.until(lane, time).tolist() == [-1, 0, -1, -1, 1, -1]
 
 
 # --- Hosts and devices ------------------------------------------------------------------------------------
