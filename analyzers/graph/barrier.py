@@ -120,16 +120,16 @@ def _barriers(
     return Barriers(run.ranks, step, rows, came[rows], ended[rows], length, wilson(together, len(step)))
 
 
-def unseen_barriers(run: Run) -> list[Barriers]:
+def unseen_barriers(run: Run) -> Barriers | None:
     """Return the barriers of all training steps of ``run`` that recorded collectives do not tell of.
 
     There are none where a rank is missing, which may have come later.
     """
     if len(run.ranks) < max(2, run.completeness.ranks_expected or 0):
-        return []
+        return None
     step, rows = same_steps(run, [training_rows(run, rank) for rank in run.ranks])
-    found = (barriers_of(run, step, rows), _in_tables(run, step, rows))
-    return [barriers for barriers in found if barriers is not None]
+    found = barriers_of(run, step, rows)
+    return _in_tables(run, step, rows) if found is None else found
 
 
 # --- Stages -----------------------------------------------------------------------------------------------

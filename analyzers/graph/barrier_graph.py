@@ -28,11 +28,10 @@ from grademl_otel.analyzers.model.facts import Run
 
 def with_barriers(run: Run, graph: EventGraph) -> EventGraph:
     """Return ``graph`` with the implicit barriers of ``run``; as it is where clocks of hosts do not tell."""
-    for found in unseen_barriers(run):
-        clocks = activities(run).collectives.clocks
-        if clocks.tell(run.ranks, int(np.median(found.length))):
-            graph = _with(graph, found, found.ended - clocks.shift(np.array(run.ranks, np.int64)))
-    return graph
+    found, clocks = unseen_barriers(run), activities(run).collectives.clocks
+    if found is None or not clocks.tell(run.ranks, int(np.median(found.length))):
+        return graph
+    return _with(graph, found, found.ended - clocks.shift(np.array(run.ranks, np.int64)))
 
 
 def _with(graph: EventGraph, found: Barriers, ended: IntArray) -> EventGraph:
@@ -48,6 +47,8 @@ def _with(graph: EventGraph, found: Barriers, ended: IntArray) -> EventGraph:
     waited = late.max(axis=1)[:, None] - late
     waited = np.where(waited > noticed, waited, 0)
     usable = waited.any(axis=1)
+    if not usable.any():
+        return graph
     arrived = _Arrivals(activity[usable], ended[usable], (ended - waited)[usable])
     graph, place = _cut(graph, arrived.activity, arrived.cut)
     edges = _meetings(graph, arrived, place).edges(graph, found.confidence)
