@@ -224,7 +224,7 @@ def in_words(evidence: Evidence) -> str:
 
 
 def _path(document: ReportDocument) -> str:
-    shown = document.summary[:_PATH_KEYS]
+    shown = [entry for entry in document.summary[:_PATH_KEYS] if entry.path_ns]
     parts = [f"{entry.key} {percent(entry.path_share)}" for entry in shown]
     if shown and shown[0].key in sc.WORKER_PHASES and (workers := _workers(document)):
         parts[0] += f" (the run is paced by {workers})"
