@@ -292,6 +292,12 @@ def test_a_stream_that_was_not_told_to_wait_did_not() -> None:
     assert not [edge for edge in edges_of(profile, "device") if edge[1] == "second" and edge[0] == "first"]
 
 
+def test_what_was_given_to_a_device_later_held_nothing_up() -> None:
+    profile, _, _ = two_streams()
+    profile.kernel("later", (13, 14), 16, 101, stream=9)
+    assert ("first", "second", 100, False, "inferred") in edges_of(profile, "device")
+
+
 # --- Threads ----------------------------------------------------------------------------------------------
 
 
@@ -326,6 +332,15 @@ def test_a_thread_that_works_does_not_wait_for_backward() -> None:
     profile.op("something", 45, 140)
     assert edges_of(profile, "program") == []
     assert {row[4] for row in path_of(profile)} == {"main"}
+
+
+def test_what_a_thread_does_after_the_wait_is_no_part_of_it() -> None:
+    profile = backward()
+    profile.op("autograd::engine::evaluate_function: late", 140, 170, AUTOGRAD)
+    ends = [edge for edge in edges_of(profile, "program") if edge[3]]
+    assert ends == [("autograd::engine::evaluate_function: 2", "ProfilerStep#4", 135, True, "inferred")]
+    graph = graph_of(profile.spans())
+    assert set(graph.edges.confidence.tolist()) == {0.75}
 
 
 def test_arrows_from_forward_to_backward_are_edges() -> None:
@@ -479,6 +494,19 @@ def test_clocks_that_contradict_each_other_tie_nothing() -> None:
     found = paths_together(one, other)
     assert len(found) == 2
     assert any(row[3] == "wait" for row in found[0])  # waiting and transfer: not told apart
+
+
+def test_clocks_that_contradict_some_collectives_are_not_believed_for_the_others() -> None:
+    one, other = two_ranks(host="node-b")
+    for profile, apart in ((one, 0), (other, 200)):
+        for n in range(4):
+            start = 1000 * (n + 1)
+            said: dict[str, Any] = {"Collective name": "allreduce", "Group size": 2, "Seq": 10 + n}
+            # One in four ends on rank 0 before it begins on rank 1.
+            late = apart * (n == 0)
+            begin = start + 10 + late
+            profile.kernel("ncclKernel_AllReduce", (start, start + 2), begin, begin + 80, 20, **said)
+    assert len(paths_together(one, other)) == 2
 
 
 def gloo_ranks() -> tuple[Profile, Profile]:
