@@ -49,7 +49,7 @@ _latest: dict[bool, tuple[weakref.ref[Run], EventGraph]] = {}
 def run_graph(run: Run, inferred: bool = True) -> EventGraph:
     """Return the event graph of all of ``run``, without edges that nobody observed if not ``inferred``.
 
-    The latest is kept, as several analyses ask in a row.
+    The latest is kept as long as its run is, as several analyses ask in a row.
     """
     latest = _latest.get(inferred)
     if latest is not None and latest[0]() is run:
@@ -58,7 +58,7 @@ def run_graph(run: Run, inferred: bool = True) -> EventGraph:
         graph = _waiting(with_inferred(run, _graph(run, activities(run))))
     else:
         graph = _graph(run, activities(run)).observed()
-    _latest[inferred] = (weakref.ref(run), graph)
+    _latest[inferred] = (weakref.ref(run, lambda _: _latest.pop(inferred, None)), graph)
     return graph
 
 
