@@ -174,7 +174,9 @@ def _component(part: str, text: str) -> _Component:
     if "".join(written) in (_HERE, _UP):
         written = ["\\", *written]
     of_tags = [_written(token, SPECIAL_IN_TAGS) for token in instance]
-    return _Component(part, _compiled(written), None if open_ended else _compiled(of_tags))
+    # Brackets that are asked for are there: even any text in them is some.
+    within = _compiled(of_tags, least="" if bracket is None else "(?=.)")
+    return _Component(part, _compiled(written), None if open_ended else within)
 
 
 def _written(token: str, special: frozenset[str]) -> str:
@@ -182,8 +184,10 @@ def _written(token: str, special: frozenset[str]) -> str:
     return token if len(token) == 1 or token[1] in special else token[1]
 
 
-def _compiled(tokens: list[str]) -> re.Pattern[str]:
-    return re.compile("".join(_ANY if token == "*" else re.escape(token) for token in tokens), re.DOTALL)
+def _compiled(tokens: list[str], least: str = "") -> re.Pattern[str]:
+    return re.compile(
+        least + "".join(_ANY if token == "*" else re.escape(token) for token in tokens), re.DOTALL
+    )
 
 
 def _children(tree: Selectable, chosen: BoolArray) -> BoolArray:

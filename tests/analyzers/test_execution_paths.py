@@ -54,6 +54,7 @@ RUN = "/run[id=7, script=a.py]"
             f"{RUN}/epoch[step=0]/data.wait", f"{RUN}/epoch[step=1]/data.wait[n=0]",
             f"{RUN}/epoch[step=1]/data.wait[n=1]",
         ]),
+        ("run*/*/*.wait[*]", [f"{RUN}/epoch[step=1]/data.wait[n={n}]" for n in (0, 1)]),
         ("run*/*/*.wait", [f"{RUN}/epoch[step=0]/data.wait"]),
         ("run*/*/*.wait[n=*]", [f"{RUN}/epoch[step=1]/data.wait[n={n}]" for n in (0, 1)]),
         ("**/data.transfer", [f"{RUN}/epoch[step=0]/data.transfer"]),
