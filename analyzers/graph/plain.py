@@ -25,6 +25,7 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.doubling import all_along, narrowed, reached
 from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.graph.plainness import MOST_TIME
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, IntArray, SpanColumns
@@ -66,7 +67,7 @@ def plain_paths(
     """Return the paths of the trees under ``roots``.
 
     ``members`` are indices of spans, ``up`` and ``roots`` places among them: the parent of each, itself where
-    it has none. The lengths of all members must add up to less than 2^62 ns, and start at 0 or after.
+    it has none. The lengths of all members must add up to less than `MOST_TIME`, and start at 0 or after.
     """
     trees = _Trees(spans, members, up, roots)
     children = _Children(trees, spans)
@@ -205,7 +206,10 @@ class _Children:
         some, unit = some[order], unit[order]
         holder = self.holder[some]
         room = trees.length[holder] + 1
-        origin = np.cumsum(np.where(changes(holder, unit), room, 0)) - room + trees.hi[holder]
+        place = np.where(changes(holder, unit), room, 0)
+        if place.sum(dtype=np.float64) > MOST_TIME:
+            return holder  # more threads of long parents than the axis has room for: all to the walk
+        origin = np.cumsum(place) - room + trees.hi[holder]
         key, until = origin - trees.hi[self.ix[some]], origin - trees.lo[self.ix[some]]
         found: IntArray = holder[_close(key, until, np.searchsorted(key, until) - 1, allowed[holder])]
         return found

@@ -567,5 +567,19 @@ def test_times_at_both_ends_of_what_64_bits_hold() -> None:
     assert path_of(outside).clipped_ns == most
 
 
+def test_many_threads_of_a_parent_of_months_are_kept_apart() -> None:
+    """More than fit on one axis of 64 bits: 3,000 pairs in threads of their own, one of which overlaps."""
+    end = 10**16
+    spans = [S("R", 0, end)]
+    for i in range(3_000):
+        at = 1000 * i
+        thread = {"thread.id": i}
+        spans.append(S(f"a{i}", at, at + 101, "R", attributes=thread))
+        spans.append(S(f"b{i}", at + 100 if i == 7 else at + 101, at + 1001, "R", attributes=thread))
+    path = path_of(spans)
+    assert path.overlap_ns == 1
+    assert totals(path)["a7"] == 100
+
+
 def test_no_spans_no_paths() -> None:
     assert len(trace_paths(columns([]))) == 0
