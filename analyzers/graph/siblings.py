@@ -26,11 +26,15 @@ class Siblings:
     def __init__(self, tree: SpanTree, root: int, tolerance: OverlapTolerance) -> None:
         self._tree, self._root, self._tolerance = tree, root, tolerance
         self._nested: dict[int, list[Piece]] = {}
+        self._counted: set[int] = set()  # parents: the walk can come back to one
         self.clipped_ns = 0
         self.overlap_ns = 0
 
-    def of(self, parent: Piece, lane: Lane | None) -> tuple[list[Piece], list[Piece]]:
-        """Return the children of ``parent``, which runs in ``lane``: in the order of the walk; concurrent."""
+    def of(self, parent: Piece, until: int, lane: Lane | None) -> tuple[list[Piece], list[Piece]]:
+        """Return the children of ``parent``, which runs in ``lane``: in the order of the walk; concurrent.
+
+        ``until`` is where the window of ``parent`` ends, be that after what the walk sees of it.
+        """
         tree, low, high = self._tree, parent.lo, parent.hi
         starts, ends, kinds = tree.start, tree.end, tree.kind
         producer = kinds[parent.ix] == KIND_PRODUCER
@@ -40,23 +44,36 @@ class Siblings:
             if mate.lo < high
         ]
         concurrent: list[Piece] = []
+        clipped = 0
         for ix in tree.children(parent.ix):
             start, end = starts[ix], ends[ix]
             # A child that is the root closes a cycle of parents; one that ends before it starts has no place.
             if ix == self._root or end < start or (producer and kinds[ix] == KIND_CONSUMER):
                 continue
-            child = Piece(ix, start if start > low else low, end if end < high else high)
-            self.clipped_ns += (end - start) - max(0, child.hi - child.lo)
+            child = Piece(ix, start if start > low else low, end if end < until else until)
+            clipped += (end - start) - max(0, child.hi - child.lo)
             if child.lo < child.hi:
                 own = tree.lane(ix) if lane is not None else None
-                (blocking if own is None or own == lane else concurrent).append(child)
-        return self._in_order(self._settled(parent, blocking)), concurrent
+                if own is not None and own != lane:
+                    concurrent.append(child)
+                elif child.lo < high:
+                    child.hi = min(child.hi, high)
+                    blocking.append(child)
+        settled, overlap = self._settled(parent, blocking)
+        if parent.ix not in self._counted:
+            self._counted.add(parent.ix)
+            self.clipped_ns += clipped
+            self.overlap_ns += overlap
+        return self._in_order(settled), concurrent
 
-    def _settled(self, parent: Piece, children: list[Piece]) -> list[Piece]:
-        """Let siblings of one lane nest, or end where the next starts: it does one thing at a time."""
+    def _settled(self, parent: Piece, children: list[Piece]) -> tuple[list[Piece], int]:
+        """Let siblings of one lane nest, or end where the next starts: it does one thing at a time.
+
+        Returns those that remain, and how much was cut.
+        """
         children.sort(key=lambda child: child.lo)
         if all(before.hi <= after.lo for before, after in pairwise(children)):
-            return children
+            return children, 0
         units: dict[Unit, list[Piece]] = {}
         for child in children:
             unit = self._tree.unit(child.ix)
@@ -64,6 +81,7 @@ class Siblings:
                 units.setdefault(unit, []).append(child)
         allowed = self._tolerance.of(parent.hi - parent.lo)
         nested: set[int] = set()
+        overlap = 0
         for (sort, _, _), mates in units.items():
             # Of mates alike the one that the walk prefers comes last: what lies within both is in that one.
             mates = self._in_order(mates)[::-1]
@@ -80,11 +98,11 @@ class Siblings:
                         self._nested.setdefault(outer.ix, []).append(mate)
                         nested.add(mate.ix)
                     elif outer.lo < mate.lo and outer.hi <= mate.hi and outer.hi - mate.lo <= allowed:
-                        self.overlap_ns += outer.hi - mate.lo
+                        overlap += outer.hi - mate.lo
                         outer.hi = mate.lo
                         around.pop()
                 around.append(mate)
-        return [child for child in children if child.ix not in nested]
+        return [child for child in children if child.ix not in nested], overlap
 
     def _in_order(self, children: list[Piece]) -> list[Piece]:
         """Sort by the rule of the walk; what is alike to the last bit is told apart by its subtree only."""

@@ -52,6 +52,8 @@ class _Frame:
     """A span that the walk is in."""
 
     piece: Piece
+    until: int
+    """Where its window ends, be that after ``piece``, which ends where the walk came in."""
     lane: Lane | None
     """Its own or inherited; None when no ancestor tells."""
     children: list[Piece]
@@ -91,7 +93,7 @@ class _Walk:
         cursor, entered_by = self._root.hi, PROGRAM
         resumed_at = None  # where the walk came back from another lane
         left = None  # the lane or thread of the child that starts at the cursor
-        stack = [self._frame(self._root, None)]
+        stack = [self._frame(self._root, self._root.hi, None)]
         inside = {self._root.ix}  # what is on the stack
         while stack:
             frame = stack[-1]
@@ -110,7 +112,7 @@ class _Walk:
                     else:
                         self._emit(piece.ix, before.hi, cursor, PROGRAM, _GAP)
                         cursor, entered_by = before.hi, PROGRAM
-                        stack.append(self._frame(before, None, beside=True))
+                        stack.append(self._frame(before, before.hi, None, beside=True))
                         inside.add(before.ix)
                 continue
             if child.hi > cursor:
@@ -120,22 +122,22 @@ class _Walk:
                 left = None
             entered_by = PROGRAM if left and left == self._tree.unit(child.ix) else CHILD
             left = None
-            stack.append(self._frame(child, frame.lane))
+            stack.append(self._frame(child, min(frame.until, self._tree.end[child.ix]), frame.lane))
             inside.add(child.ix)
             ended = self._others.that_ended(child, inside)
             if ended is not None:
                 awaited, edge = ended
                 self._emit(child.ix, awaited.hi, cursor, entered_by, _HANDOFF)
                 cursor, entered_by = awaited.hi, edge
-                stack.append(self._frame(awaited, None, beside=True))
+                stack.append(self._frame(awaited, awaited.hi, None, beside=True))
                 inside.add(awaited.ix)
 
-    def _frame(self, piece: Piece, inherited: Lane | None, beside: bool = False) -> _Frame:
+    def _frame(self, piece: Piece, until: int, inherited: Lane | None, beside: bool = False) -> _Frame:
         lane = self._tree.lane(piece.ix) or inherited
-        children, concurrent = self._siblings.of(piece, lane)
+        children, concurrent = self._siblings.of(piece, until, lane)
         if concurrent:
             self._others.add(piece.ix, concurrent)
-        return _Frame(piece, lane, children, beside)
+        return _Frame(piece, until, lane, children, beside)
 
     def _own(self, piece: Piece, start: int, cursor: int, entered_by: int) -> tuple[int, int]:
         """Give ``[start, cursor)`` to ``piece`` itself if that is any time; return where the walk then is."""

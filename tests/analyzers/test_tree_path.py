@@ -526,6 +526,34 @@ def test_clipped_time_is_counted() -> None:
     assert path_of(CASES["3"][0]).clipped_ns == 300
 
 
+def test_what_the_walk_left_out_was_not_clipped() -> None:
+    """It comes back into the middle of a step: what the step did after that is within it."""
+    spans = [
+        S("run", 0, 1000, attributes=lane("main")),
+        S("step", 100, 600, "run", attributes=lane("main")),
+        S("forward", 200, 580, "step"),
+        S("wait", 700, 900, "run", "data.wait", attributes=lane("main", "0:1")),
+        S("fetch", 300, 800, "run", attributes=lane("worker", "0:1")),
+    ]
+    path = path_of(spans)
+    assert brief(path).endswith("data.wait800-900 fetch300-800 forward200-300 step100-200 run0-100")
+    assert path.clipped_ns == 0
+    assert path_of([*spans, S("late", 590, 620, "step")]).clipped_ns == 20
+
+
+def test_what_ran_on_beside_a_step_after_the_walk_left_it_ended_nothing_before() -> None:
+    """The walk comes back at 300 into a wait for an item that came at 500."""
+    spans = [
+        S("run", 0, 1000, attributes=lane("main")),
+        S("step", 100, 600, "run", attributes=lane("main")),
+        S("early", 150, 550, "step", "data.wait", attributes=lane("main", "0:2")),
+        S("slow", 120, 500, "step", attributes=lane("worker 2", "0:2")),
+        S("wait", 700, 900, "run", "data.wait", attributes=lane("main", "0:1")),
+        S("fetch", 300, 800, "run", attributes=lane("worker 1", "0:1")),
+    ]
+    assert brief(path_of(spans)).endswith("fetch300-800 data.wait150-300 step100-150 run0-100")
+
+
 def test_a_cycle_of_parents_has_a_path_and_an_end() -> None:
     spans = [S("A", 0, 100, "C"), S("B", 10, 90, "A"), S("C", 20, 80, "B"), S("self", 0, 50, "self", trace=2)]
     paths = trace_paths(columns(spans))
