@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.graph.path import Lane
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import BLOCKING, SpanColumns
-
-Lane = tuple[int | None, str]
-"""(rank, name): equal names of two ranks are two lanes."""
+from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
 
 THREAD: Final = "thread.id"
 _KEYS = tuple(key.encode() for key in (semconv.LANE, THREAD, semconv.ITEM, semconv.STEP_NUMBER))
@@ -120,9 +119,12 @@ class SpanTree:
     def is_wait(self, ix: int) -> bool:
         return self._waits[self.name[ix]]
 
-    def digest(self, ix: int) -> bytes:
-        """Return a digest of the subtree of ``ix`` that no order of spans, id or shift in time changes."""
-        digests = self._digests
+    def digest(self, ix: int, known: dict[int, bytes] | None = None) -> bytes:
+        """Return a digest of the subtree of ``ix`` that no order of spans, id or shift in time changes.
+
+        ``known`` are those of spans below, and become more; the tree's own if none are given.
+        """
+        digests = self._digests if known is None else known
         pending, begun = [ix], {ix}
         while pending:
             at = pending[-1]
@@ -160,7 +162,8 @@ def trace_roots(spans: SpanColumns) -> list[int]:
     """Return the root of each trace, ordered by start.
 
     Of several, a span without a parent goes before an orphan, then the longest, the earliest, the first by
-    name. In a trace whose parents form only cycles, the same order chooses among all spans.
+    name, by what lies below it. In a trace whose parents form only cycles, the same order chooses among all
+    spans. Roots that start, end and are called alike are ordered by their trace ids.
     """
     if not len(spans):
         return []
@@ -172,15 +175,29 @@ def trace_roots(spans: SpanColumns) -> list[int]:
     some = np.flatnonzero((standing == 0) | ~rooted[trace])
     alphabetical = np.argsort(np.argsort(np.array(spans.names, dtype=object), kind="stable"), kind="stable")
     duration = spans.end[some] - spans.start[some]
-    order = some[
-        np.lexsort(
-            (alphabetical[spans.name_ix[some]], spans.start[some], -duration, standing[some], trace[some])
-        )
-    ]
-    roots = order[changes(trace[order])]
+    keys = (alphabetical[spans.name_ix[some]], spans.start[some], -duration, standing[some], trace[some])
+    order = np.lexsort(keys)
+    first = np.flatnonzero(changes(trace[some[order]]))
+    roots = some[order[first]]
+    _settle_alike(spans, some[order], changes(*(key[order] for key in keys)), first, roots)
     by_start = np.lexsort((alphabetical[spans.name_ix[roots]], spans.end[roots], spans.start[roots]))
     found: list[int] = roots[by_start].tolist()
     return found
+
+
+def _settle_alike(
+    spans: SpanColumns, order: IntArray, differs: BoolArray, first: IntArray, roots: IntArray
+) -> None:
+    """Of ``roots``, the ``first`` of each trace in this ``order``, let what lies below tell those alike."""
+    tied = np.flatnonzero(~np.append(differs[1:], True)[first])
+    if not len(tied):
+        return
+    tree, unlike = SpanTree(spans), np.append(np.flatnonzero(differs), len(order))
+    for number in tied.tolist():
+        begin = int(first[number])
+        until = int(unlike[np.searchsorted(unlike, begin, side="right")])
+        # Each anew: one in a cycle with another has a digest that is not that of what lies below the other.
+        roots[number] = min(order[begin:until].tolist(), key=lambda ix: tree.digest(ix, {}))
 
 
 def linked_spans(spans: SpanColumns, kind: str) -> dict[int, list[int]]:

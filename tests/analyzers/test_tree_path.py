@@ -574,6 +574,26 @@ def test_of_several_roots_the_longest_is_the_trace_and_an_orphan_comes_last() ->
     assert [root for root, _ in trace_paths(columns(spans))] == [1, 3]
 
 
+@pytest.mark.parametrize("parents", [(None, None), ("b", "a"), ("a", "b")])
+def test_which_of_roots_alike_it_is_does_not_depend_on_the_order_of_spans(
+    parents: tuple[str | None, str | None],
+) -> None:
+    spans = [
+        S("a", 0, 10, parents[0], "op"),
+        S("b", 0, 10, parents[1], "op"),
+        S("in a", 2, 3, "a"),
+        S("in b", 4, 5, "b"),
+    ]
+    one, other = columns(spans), columns([spans[1], spans[0], *spans[2:]])
+    assert told(one, trace_paths(one)[0][1]) == told(other, trace_paths(other)[0][1])
+
+
+def test_traces_alike_are_ordered_by_their_ids() -> None:
+    spans = [S(str(trace), 0, 10, name="op", trace=trace) for trace in (3, 1, 2)]
+    cols = columns(spans)
+    assert [spans[root].trace for root, _ in trace_paths(cols)] == [1, 2, 3]
+
+
 def test_a_child_of_another_trace_is_a_child() -> None:
     spans = [S("R", 0, 100), S("A", 10, 90, "R", trace=2), S("B", 20, 30, "A", trace=1)]
     cols = columns(spans)
