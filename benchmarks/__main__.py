@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import conversion, longrun, micro, sources, startup, tables
+from benchmarks import conversion, graph, longrun, micro, sources, startup, tables
 from benchmarks.interleaved import compare
 from benchmarks.tables import Table, duration, ratio, size
 from benchmarks.ways import AGAIN, EVERYTHING, PLAIN, PROFILER, RECORDED, SDK, Worker, workers
@@ -37,12 +37,24 @@ class Extent:
     """Of a thousand spans each, that are read."""
     plot: Path | None
     """Where the growth up to three million spans is drawn; None: it is not measured."""
+    paths: Path | None
+    """The same of critical paths."""
+    hta: str | None = None
+    """A Python that has Holistic Trace Analysis."""
 
 
 FULL = Extent(
-    rounds=16, seconds_per_way=6.0, long_run=100_000, model_batches=20, traces=1_000, plot=sources.PLOT
+    rounds=16,
+    seconds_per_way=6.0,
+    long_run=100_000,
+    model_batches=20,
+    traces=1_000,
+    plot=sources.PLOT,
+    paths=graph.PLOT,
 )
-QUICK = Extent(rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2, traces=20, plot=None)
+QUICK = Extent(
+    rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2, traces=20, plot=None, paths=None
+)
 
 
 def steps(folder: Path, extent: Extent) -> Iterator[Table]:
@@ -134,8 +146,11 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
         folder, extent.traces, max(1, extent.rounds // 5), extent.plot
     ),
     "pull": lambda folder, extent: sources.pull(folder, max(20, extent.traces * 3 // 10)),
+    "graph": lambda folder, extent: graph.measure(
+        folder, 1_000 * extent.traces, max(1, extent.rounds // 5), extent.paths, extent.hta
+    ),
 }
-_READING = ("read", "pull")
+_PLACES = {"read": tables.READING, "pull": tables.READING, "graph": tables.GRAPH}
 
 
 def main() -> int:
@@ -143,8 +158,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of it: to see that it runs")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be repeated")
     parser.add_argument("--no-write", action="store_true", help="leave the pages in docs/ as they are")
+    parser.add_argument(
+        "--hta", help="a Python that has HolisticTraceAnalysis, to measure beside ours (graph)"
+    )
     arguments = parser.parse_args()
-    extent = QUICK if arguments.quick else FULL
+    extent = replace(QUICK if arguments.quick else FULL, hta=arguments.hta)
     heading = tables.heading(" ".join(["python -m benchmarks", *sys.argv[1:]]))
     results: dict[tuple[str, str], list[str]] = {}
     print(heading, flush=True)
@@ -153,9 +171,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for name in arguments.only or PARTS:
             if arguments.no_write and extent.plot is not None:
-                extent = replace(extent, plot=Path(folder) / sources.PLOT.name)
+                extent = replace(
+                    extent,
+                    plot=Path(folder) / sources.PLOT.name,
+                    paths=Path(folder) / graph.PLOT.name,
+                )
             for table in PARTS[name](Path(folder) / name, extent):
-                place = tables.READING if name in _READING else (tables.BEGIN, tables.END)
+                place = _PLACES.get(name, (tables.BEGIN, tables.END))
                 results.setdefault(place, [heading]).append(table.to_markdown())
                 print(results[place][-1], flush=True)
             print(f"<!-- {name} done after {time.monotonic() - began:.0f} s -->\n", flush=True)

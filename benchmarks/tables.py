@@ -18,6 +18,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "costs.md"
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 READING = ("<!-- reading -->", "<!-- end of reading -->")
 """Lines between which results of reading stand: what measures the one leaves the other as it is."""
+GRAPH = ("<!-- graph -->", "<!-- end of graph -->")
+"""The same of critical paths."""
 
 
 @dataclass(frozen=True)
