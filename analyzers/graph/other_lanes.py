@@ -7,8 +7,9 @@ from collections.abc import Iterator, Set
 from heapq import heappop, heappush
 
 from grademl_otel.analyzers.graph.labels import LINK, QUEUE
+from grademl_otel.analyzers.graph.path import Lane
 from grademl_otel.analyzers.graph.siblings import Piece
-from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
+from grademl_otel.analyzers.graph.span_tree import SpanTree
 
 
 class OtherLanes:

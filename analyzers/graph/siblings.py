@@ -7,7 +7,8 @@ from itertools import groupby, pairwise
 
 import msgspec
 
-from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree, Unit
+from grademl_otel.analyzers.graph.path import Lane
+from grademl_otel.analyzers.graph.span_tree import SpanTree, Unit
 from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER
 

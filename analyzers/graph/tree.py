@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.labels import CHILD, PROGRAM, Pieces
 from grademl_otel.analyzers.graph.other_lanes import OtherLanes
-from grademl_otel.analyzers.graph.path import GAP, HANDOFF, KINDS, UNEXPLAINED, WORK, kind_of
+from grademl_otel.analyzers.graph.path import GAP, HANDOFF, KINDS, UNEXPLAINED, WORK, Lane, kind_of
 from grademl_otel.analyzers.graph.siblings import Piece, Siblings
-from grademl_otel.analyzers.graph.span_tree import Lane, SpanTree
+from grademl_otel.analyzers.graph.span_tree import SpanTree
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 
 _WORK, _UNEXPLAINED, _GAP, _HANDOFF = (KINDS.index(kind) for kind in (WORK, UNEXPLAINED, GAP, HANDOFF))
