@@ -24,8 +24,8 @@ _SAMPLE: Final = 10_000
 _PEER_EVENTS: Final = 100_000
 """What HTA does in a minute."""
 _POINTS: Final = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
-_MOST_EVENTS: Final = 1_000_000
-"""Of a profile, which is a file of 200 MB then."""
+_MOST: Final = 1_000_000
+"""Events of a profile, a file of 200 MB, or rows of a run, which then take 2 GB."""
 
 _Result = Mapping[str, float]
 
@@ -35,8 +35,8 @@ def measure(folder: Path, spans: int, rounds: int, plot: Path | None, hta: str |
     folder.mkdir(parents=True, exist_ok=True)
     yield _trees(spans, rounds)
     yield _shapes(max(1_000, spans // 100), rounds)
-    yield _runs(spans, rounds)
-    yield _profiles(folder, spans, rounds, hta)
+    yield _runs(min(spans, _MOST), max(1, rounds // 2))
+    yield _profiles(folder, spans, max(1, rounds // 2), hta)
     if plot is not None:
         yield _growth(folder, plot)
 
@@ -110,7 +110,7 @@ def _runs(number: int, rounds: int) -> Table:
 
 def _profiles(folder: Path, events: int, rounds: int, hta: str | None) -> Table:
     large, small = folder / "large.json", folder / "small.json"
-    number, fewer = write_profile(large, min(events, _MOST_EVENTS)), min(events, _PEER_EVENTS)
+    number, fewer = write_profile(large, min(events, _MOST)), min(events, _PEER_EVENTS)
     fewer = write_profile(small, fewer)
     results = _in_turn({"profile": ("profile", large), "reading": ("reading", large)}, rounds)
     rows = [
@@ -148,7 +148,7 @@ def _growth(folder: Path, plot: Path) -> Table:
         ("profile, read", "profile"),
     ):
         for number in _POINTS:
-            if way == "profile" and number > _MOST_EVENTS:
+            if way != "trees" and number > _MOST:
                 continue
             many = write_profile(path, number) if way == "profile" else number
             tries = [_measured(way, path if way == "profile" else many) for _ in range(_tries(number))]
