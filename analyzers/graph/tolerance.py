@@ -13,6 +13,8 @@ from grademl_otel.analyzers.model.columns import IntArray
 
 _UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FRACTION_LIMIT_NS: Final = 1_000_000
+_MOST: Final = float(1 << 62)
+"""No tolerance is more, in ns: 64 bits hold it."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,11 @@ class OverlapTolerance:
 
     def of(self, parent_ns: int) -> int:
         """Return the overlap, in ns, that is cut among children of a parent of ``parent_ns``."""
-        return min(int(self.fraction * parent_ns), self.limit_ns)
+        return int(min(self.fraction * parent_ns, self.limit_ns))
 
     def of_each(self, parent_ns: IntArray) -> IntArray:
         """Return the same for many parents."""
-        return np.minimum((self.fraction * parent_ns).astype(np.int64), self.limit_ns)
+        return np.minimum(self.fraction * parent_ns, self.limit_ns).astype(np.int64)
 
     @classmethod
     def parse(cls, text: str) -> OverlapTolerance:
@@ -38,12 +40,12 @@ class OverlapTolerance:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%|ns|us|ms|s)?", text.strip())
         if match is None or (match[2] is None and float(match[1]) != 0):
             raise ValueError(f"overlap tolerance {text!r}: give a share of the parent (1%), a time (50us), 0")
-        amount, unit = float(match[1]), match[2]
+        amount, unit = min(float(match[1]), _MOST), match[2]
         if unit is None:
             return cls(0.0, 0)
         if unit == "%":
             return cls(amount / 100, _FRACTION_LIMIT_NS)
-        return cls(1.0, int(amount * _UNITS_NS[unit]))
+        return cls(1.0, int(min(amount * _UNITS_NS[unit], _MOST)))
 
 
 DEFAULT_TOLERANCE: Final = OverlapTolerance(0.01, _FRACTION_LIMIT_NS)

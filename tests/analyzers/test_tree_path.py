@@ -449,6 +449,17 @@ def test_tolerance_as_text(text: str, parent: int, expected: int) -> None:
     assert OverlapTolerance.parse(text).of(parent) == expected
 
 
+@pytest.mark.parametrize("text", ["1000000000000%", "9" * 400 + "%", "99999999999999s", "9" * 400 + "s"])
+def test_a_tolerance_beyond_64_bits_allows_all_that_it_can(text: str) -> None:
+    thread = {"thread.id": 1}
+    spans = [
+        S("R", 0, 2**58),
+        S("A", 10, 2**57, "R", attributes=thread),
+        S("B", 2**57 - 1000, 2**58, "R", attributes=thread),
+    ]
+    assert path_of(spans, tolerance=OverlapTolerance.parse(text)).overlap_ns == 1000
+
+
 @pytest.mark.parametrize("text", ["", "x", "1", "-1%", "1 m"])
 def test_tolerance_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="share of the parent"):
