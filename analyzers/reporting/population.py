@@ -159,8 +159,8 @@ class _Spread:
         begins = np.flatnonzero(changes(of_key, trace)) if len(order) else order
         times = np.add.reduceat(paths.sections.duration[order], begins) if len(begins) else begins
         of_key, trace = of_key[begins], trace[begins]
-        tail, middle = _cohorts(paths.total_ns)
-        self._difference = _mean(of_key, trace, times, keys, tail) - _mean(of_key, trace, times, keys, middle)
+        slow, usual = (_mean(of_key, times, keys, part, trace) for part in _cohorts(paths.total_ns))
+        self._difference = slow - usual
         self._times = _sorted_within(of_key, times)
         self._first = np.searchsorted(of_key, np.arange(keys + 1))
 
@@ -178,13 +178,25 @@ class _Spread:
         return {**spread, "tail_minus_median_ns": round(float(self._difference[key]))}
 
 
-def _cohorts(durations: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the numbers of the slowest traces and of those around the median."""
-    order = np.argsort(durations, kind="stable")
-    slowest = max(1, round(len(order) * TAIL_SHARE))
-    width = max(1, round(len(order) * MIDDLE_SHARE))
-    first = (len(order) - width) // 2
-    return order[len(order) - slowest :], order[first : first + width]
+def _cohorts(durations: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return how much of each trace, 0 to 1, is among the slowest, and among those around the median.
+
+    Equally long ones at the edge of a cohort are in it in equal parts: no order among them means anything.
+    """
+    count = len(durations)
+    slowest, width = max(1, round(count * TAIL_SHARE)), max(1, round(count * MIDDLE_SHARE))
+    first = (count - width) // 2
+    order = np.argsort(durations)
+    begins = np.flatnonzero(changes(durations[order])) if count else order
+    ends = np.append(begins[1:], count)[: len(begins)]
+
+    def part(low: int, high: int) -> FloatArray:
+        inside = np.maximum(np.minimum(ends, high) - np.maximum(begins, low), 0)
+        parts: FloatArray = np.zeros(count)
+        parts[order] = np.repeat(inside / (ends - begins), ends - begins)
+        return parts
+
+    return part(count - slowest, count), part(first, first + width)
 
 
 def _sorted_within(key: IntArray, times: IntArray) -> IntArray:
@@ -196,12 +208,7 @@ def _sorted_within(key: IntArray, times: IntArray) -> IntArray:
     return ascending
 
 
-def _mean(key: IntArray, trace: IntArray, times: IntArray, keys: int, cohort: IntArray) -> FloatArray:
-    """Return the mean time of each key over the traces of ``cohort``; those without it count as 0."""
-    member = np.zeros(int(max(trace.max(initial=0), cohort.max(initial=0))) + 1, bool)
-    member[cohort] = True
-    inside = member[trace]
-    sums = np.zeros(keys)
-    np.add.at(sums, key[inside], times[inside].astype(np.float64))
-    means: FloatArray = sums / max(1, len(cohort))
+def _mean(key: IntArray, times: IntArray, keys: int, part: FloatArray, trace: IntArray) -> FloatArray:
+    """Return the mean time of each key over the ``part`` of each trace; those without it count as 0."""
+    means: FloatArray = np.bincount(key, times * part[trace], keys) / max(1, round(float(part.sum())))
     return means
