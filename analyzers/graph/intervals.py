@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.model.arrays import distinct
 from grademl_otel.analyzers.model.columns import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -82,7 +83,7 @@ class Canvas:
     def over(cls, low: int, high: int, *times: IntArray) -> Canvas:
         """Return the canvas of ``[low, high)``, cut at ``times`` within it."""
         every = np.concatenate([np.array([low, high], dtype=np.int64), *times])
-        return cls(np.unique(np.clip(every, low, high)))
+        return cls(distinct(np.clip(every, low, high)))
 
     def __len__(self) -> int:
         return max(0, len(self.bounds) - 1)

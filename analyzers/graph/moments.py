@@ -13,6 +13,7 @@ import numpy as np
 
 from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
 from grademl_otel.analyzers.graph.main_lane import IDLE
+from grademl_otel.analyzers.model.arrays import distinct
 from grademl_otel.analyzers.model.columns import IntArray
 
 
@@ -45,7 +46,7 @@ class Events:
         time[first], time[last] = graph.start, graph.end
         time[np.arange(moments.shape[1]) + 2 * moments[0] + 1] = moments[1]
         # (activity, time) as one number: times by their ranks, as products of times would be too large.
-        moment_of = np.unique(np.concatenate([time, at]))
+        moment_of = distinct(np.concatenate([time, at]))
         keys = activity * len(moment_of) + np.searchsorted(moment_of, time)
         ranks = np.searchsorted(moment_of, at)
         source = np.searchsorted(keys, edges.source * len(moment_of) + ranks)
