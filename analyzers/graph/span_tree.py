@@ -137,9 +137,12 @@ class SpanTree:
             pending.pop()
             start, facts, spans = self.start[at], self.facts(at), self.spans
             unit = facts.unit and (facts.unit[0], facts.unit[2])  # no numbers of resources
+            linked = sorted(
+                (self.start[ix] - start, self.end[ix] - start, spans.name(ix)) for ix in self.blockers(at)
+            )
             own = (
                 self.end[at] - start, spans.name(at), self.kind[at], spans.service(at), self.rank(at),
-                unit, facts.item, facts.step,
+                unit, facts.item, facts.step, linked,
             )  # fmt: skip
             below = sorted(
                 f"{self.start[child] - start}:".encode() + digests[child]

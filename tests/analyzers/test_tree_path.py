@@ -514,6 +514,18 @@ def test_alike_siblings_with_unlike_children_do_not_depend_on_the_order_of_spans
 # --- malformed trees --------------------------------------------------------------------------------------
 
 
+def test_alike_siblings_that_wait_for_different_spans_do_not_depend_on_the_order_of_spans() -> None:
+    spans = [
+        S("R", 0, 100),
+        S("a", 20, 80, "R", "wait", links=[("fast", "blocking")]),
+        S("b", 20, 80, "R", "wait", links=[("slow", "blocking")]),
+        S("fast", 20, 40, trace=2),
+        S("slow", 20, 70, trace=3),
+    ]
+    one, other = columns(spans), columns([spans[0], spans[2], spans[1], *spans[3:]])
+    assert told(one, tree_path(one, 0)) == told(other, tree_path(other, 0))
+
+
 def test_zero_length_and_negative_children_leave_no_section() -> None:
     spans = [
         S("R", 0, 40),
