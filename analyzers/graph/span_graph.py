@@ -39,11 +39,9 @@ from grademl_otel.analyzers.graph.profile_facts import ProfileFacts
 from grademl_otel.analyzers.graph.thread_calls import with_thread_calls
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.sources.formats.kineto_spans import NOTES
 
 _NONE: Final = np.zeros(0, np.int64)
-_NOTES: Final = frozenset({"Trace"})
-"""Categories of what the profiler says of itself: that it was on."""
-
 
 _latest: tuple[weakref.ref[SpanColumns], tuple[int, ...], EventGraph] | None = None
 
@@ -132,7 +130,7 @@ def _pieces(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork, roots: Se
     some = (facts.lane >= 0) & ~streams[facts.lane]
     over_all = np.array([root for root in roots if _is_inferred(spans, root)], np.int64)
     some &= ~np.isin(facts.ixs, over_all)
-    some[facts.of_categories(_NOTES)] = False
+    some[facts.of_categories(NOTES)] = False
     some[work.place] = True
     places = np.flatnonzero(some)
     ixs = facts.ixs[places]

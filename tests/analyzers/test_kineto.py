@@ -135,6 +135,29 @@ def test_nesting_is_what_looking_at_all_pairs_says() -> None:
             assert parent[ix] < 0 or start[parent[ix]] <= start[ix]
 
 
+def test_the_main_thread_is_one_that_does_something() -> None:
+    """The note that recording ends looks like the first thread of a process."""
+    notes = [
+        event("PyTorch Profiler (0)", 0, 90, cat="Trace", pid="Spans", tid="PyTorch Profiler"),
+        event("Record Window End", 90, 0, ph="i", pid="", tid="", s="g"),
+    ]
+    spans, _ = read([*notes, *(event(f"aten::{n}", 10 * n, 5, pid=7, tid=9, cat="cpu_op") for n in range(3))])
+    assert {lane(spans, f"aten::{n}") for n in range(3)} == {"main"}
+    assert lane(spans, "Record Window End") == "thread-"
+
+
+def test_the_main_thread_begins_the_steps_whatever_a_stream_repeats_of_them() -> None:
+    spans, _ = read(
+        [
+            event("ProfilerStep#1", 0, 90, cat="gpu_user_annotation", pid=0, tid=7),
+            event("aten::mm", 0, 50, pid=7, tid=7, cat="cpu_op"),
+            event("ProfilerStep#1", 0, 80, cat="user_annotation", pid=7, tid=9),
+            event("aten::add", 10, 50, pid=7, tid=9, cat="cpu_op"),
+        ]
+    )
+    assert (lane(spans, "aten::mm"), lane(spans, "aten::add")) == ("thread-7", "main")
+
+
 # --- A profile of a GPU -----------------------------------------------------------------------------------
 
 

@@ -33,6 +33,8 @@ DEVICE_CATEGORIES: Final = frozenset(
 )  # fmt: skip
 SYNC_CATEGORIES: Final = frozenset({"cuda_sync", "xpu_sync"})
 """Categories of notes on calls that wait for a device, a stream or an event."""
+NOTES: Final = frozenset({"Trace"})
+"""Categories of what the profiler says of itself: that it was on."""
 _PYTORCH_CATEGORIES: Final = frozenset({"cpu_op", "python_function", "user_annotation", "Operator"})
 _STEP: Final = "ProfilerStep"
 _DIGITS: Final = re.compile(r"\d+")
@@ -222,17 +224,24 @@ class _Spans:
         return lanes
 
     def _main_thread(self, threads: list[int]) -> int | None:
-        """Return the thread that begins the steps, else the first of a process, else the busiest one."""
+        """Return the thread that begins the steps, else the first of a process, else the busiest one.
+
+        Where the profiler notes moments, and that it was on, is no thread unless there is no other.
+        """
+        notes = [number for name, number in self._profile.number.categories.items() if name in NOTES]
+        does = self._place[(self._end > self._start) & ~np.isin(self._category, notes)]
+        threads = [ix for ix in np.unique(does).tolist() if ix in threads] or threads
         if not threads:
             return None
         for marks in self._profile.marks:
-            step = next((ix for ix, name in enumerate(marks.names) if name.startswith(_STEP)), None)
-            if step is not None and int(marks.place[step]) in threads:
-                return int(marks.place[step])
+            steps = [ix for ix, name in enumerate(marks.names) if name.startswith(_STEP)]
+            for place in marks.place[steps].tolist():
+                if place in threads:  # streams have annotations of steps, too
+                    return int(place)
         of_process = [
             ix for (pid, tid), ix in self._profile.number.places.items() if pid == tid and ix in threads
         ]
-        count = np.bincount(self._place, minlength=len(self._profile.number.places))
+        count = np.bincount(does, minlength=len(self._profile.number.places))
         return max(of_process or threads, key=lambda ix: int(count[ix]))
 
     def _digest(self, head: str) -> tuple[np.uint64, np.uint64]:
