@@ -99,4 +99,4 @@ def rank_name(rank: int | None) -> str:
 
 def lane_name(lane: Lane) -> str:
     rank, name = lane
-    return name if rank is None else f"{rank_name(rank)} {name}".strip()
+    return name or "no lane" if rank is None else f"{rank_name(rank)} {name}".strip()

@@ -133,7 +133,7 @@ def profile_summary(spans: SpanColumns, graph: EventGraph, path: Path, by: str =
     ixs = np.flatnonzero(np.isin(spans.trace_ix, spans.trace_ix[np.unique(graph.span_ix)]) & spans.possible)
     of_span = keys.of_spans(ixs)
     found = _of_graph(graph, path, keys)
-    if by != LANE:  # whole calls are of no lane of their own
+    if by not in (LANE, RANK):  # these hold all calls, one within the other: each time counts once
         found.sums.total = _added(of_span, spans.end[ixs] - spans.start[ixs], len(keys))
     return found.summary(path, _anything)
 
@@ -187,9 +187,9 @@ def tree_summary(
 ) -> Summary:
     """Return ``path`` of the tree under ``root_ix`` by a key, with what ran beside the path last.
 
-    Self time is a span's time without that of its children, whatever lanes these are in. ``cut`` are
-    sections that those of ``path`` were cut into, and of which of them each is a part: off the path nothing
-    is cut.
+    Self time is a span's time without that of its children, whatever lanes these are in; of a rank that is
+    its time in total. By lane the path alone is added up. ``cut`` are sections that those of ``path`` were
+    cut into, and of which of them each is a part: off the path nothing is cut.
     """
     sections, origin = cut if cut is not None else (path.sections, np.arange(len(path.sections)))
     keys = Keys(by, spans)
@@ -201,7 +201,7 @@ def tree_summary(
     found = TreeSchedule.of(spans, root_ix, path) if small else None
     slack: list[int | None] = [None] * count
     drag = None
-    if found is not None:
+    if found is not None and by != LANE:
         of_member = keys.of_spans(found.members.ix)
         slack = _least(of_member, found.slack(), count)
 
@@ -209,7 +209,7 @@ def tree_summary(
             mine = of_section == key
             return tree.drag(of_member == key, origin[mine], sections.duration[mine])
 
-    duration = np.maximum(spans.end[below] - spans.start[below], 0)
+    duration = itself if by == RANK else np.maximum(spans.end[below] - spans.start[below], 0)
     reason = NOT_BY_TIMES if small else TOO_LARGE.format(MOST_JOINS)
     return Summary(
         _Sums(

@@ -171,7 +171,7 @@ def test_summary_by_each_key(case_file: Path, capsys: pytest.CaptureFixture[str]
         ("phase", {"s1", "s2", "s3", "s5"}, {"s4"}),
         ("operation", {"shop s1", "shop s2", "shop s3", "shop s5"}, {"shop s4"}),
         ("rank", {"no rank"}, set()),
-        ("lane", {""}, set()),
+        ("lane", {"no lane"}, set()),
         ("section", {"s1 work", "s2 work", "s3 work", "s5 work"}, set()),
     ):
         summary = answer(capsys, "critical-path", case_file, "--json", "--by", by)["summary"]

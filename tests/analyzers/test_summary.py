@@ -126,10 +126,15 @@ class TestTrees:
             "store X": (0, 390, 390),
         }  # fmt: skip
         (one,) = tree_summary(spans, 0, path, "rank")
-        assert (one.key, one.path_ns, one.total_ns, one.self_ns) == ("no rank", 1000, 2280, 1390)
+        assert (one.key, one.path_ns, one.total_ns, one.self_ns) == ("no rank", 1000, 1390, 1390)
         assert (one.slack_ns, one.drag_ns) == (0, 1000)
-        (one,) = tree_summary(spans, 0, path, "lane")
-        assert (one.path_ns, one.total_ns, one.slack_ns) == (1000, None, None)
+
+    def test_by_lane_only_the_path_is_added_up(self) -> None:
+        """A drag of what is on the path alone would be less than that of all that is in the lane."""
+        spans = columns(self.SPANS)
+        (one,) = tree_summary(spans, 0, tree_path(spans, 0), "lane")
+        assert (one.key, one.path_ns) == ("no lane", 1000)
+        assert (one.total_ns, one.self_ns, one.slack_ns, one.drag_ns) == (None, None, None, None)
 
     def test_self_time_is_what_no_child_covers(self) -> None:
         spans = columns(
