@@ -12,8 +12,8 @@ other        it was given before, and something else held it up, such as another
 unknown      nothing tells when it was given
 
 Time after the last piece is host wait: nothing was given any more. A profile without devices has that of its
-main thread, whose idleness is `untraced` where it does nothing, `other` where it waits for other threads. Of
-a main thread of a run the kinds are what it waits for, or what the time outside its steps was; see
+main thread, whose idleness is `untraced` where it does nothing, `data.wait` where it takes a batch from the
+workers of a `DataLoader`, `other` where it waits for other threads. Of a main thread of a run the kinds are what it waits for, or what the time outside its steps was; see
 `run_breakdown`.
 """
 
@@ -39,7 +39,7 @@ from grademl_otel.analyzers.graph.device_work import (
 )
 from grademl_otel.analyzers.graph.intervals import BoolArray, Canvas
 from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, OTHER, UNTRACED, MainLanes
-from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM
+from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM, WORKERS
 from grademl_otel.analyzers.graph.profile_path import profiles
 from grademl_otel.analyzers.graph.span_graph import span_graph
 from grademl_otel.analyzers.graph.span_tree import trace_roots
@@ -135,6 +135,7 @@ def _of_host(spans: SpanColumns, root: int) -> list[TemporalBreakdown]:
     graph = span_graph(spans, [root])
     low, high = int(spans.start[root]), int(spans.end[root])
     gloo = [number for number, name in enumerate(graph.phases) if name.startswith(GLOO)]
+    batches = [number for number, name in enumerate(graph.phases) if name.endswith(WORKERS)]
     found = []
     for lane, (rank, name) in enumerate(graph.lanes):
         if name != MAIN:
@@ -144,10 +145,16 @@ def _of_host(spans: SpanColumns, root: int) -> list[TemporalBreakdown]:
         canvas = Canvas.over(low, high, start[mine | aside], end[mine | aside])
         length = np.diff(canvas.bounds)
         works = mine & ~graph.waits & ~graph.inferred
-        computes, waits, talks = (
-            _busy(canvas, start[some], end[some]) for some in (works, mine & graph.waits, aside)
+        computes, waits, loads, talks = (
+            _busy(canvas, start[some], end[some])
+            for some in (works, mine & graph.waits, mine & np.isin(graph.phase, batches), aside)
         )
         idle = ~computes & ~talks
+        kinds = {
+            semconv.DATA_WAIT: idle & loads,
+            OTHER_WAIT: idle & waits & ~loads,
+            UNTRACED: idle & ~waits,
+        }
         found.append(
             TemporalBreakdown(
                 rank=rank,
@@ -157,9 +164,7 @@ def _of_host(spans: SpanColumns, root: int) -> list[TemporalBreakdown]:
                 communication_ns=int(length[talks & ~computes].sum()),
                 overlap_ns=int(length[talks & computes].sum()),
                 memory_ns=0,
-                idle=_longest_first(
-                    {OTHER_WAIT: int(length[idle & waits].sum()), UNTRACED: int(length[idle & ~waits].sum())}
-                ),
+                idle=_longest_first({kind: int(length[some].sum()) for kind, some in kinds.items()}),
             )
         )
     return found

@@ -25,6 +25,8 @@ from grademl_otel.analyzers.sources.formats.kineto_values import CATEGORY, KINET
 MAIN: Final = "main"
 STREAM: Final = "stream-"
 """What the names of lanes of devices begin with."""
+WORKERS: Final = "#_MultiProcessingDataLoaderIter.__next__"
+"""How the name ends of what the thread does that takes a batch from the workers of a `DataLoader`."""
 
 _MANY: Final = 1 << 14
 _STEP_NAME: Final = re.compile(r"ProfilerStep#?\s*(\d{1,18})$")

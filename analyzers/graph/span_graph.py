@@ -35,7 +35,7 @@ from grademl_otel.analyzers.graph.event_graph import PROGRAM, Edges, EventGraph
 from grademl_otel.analyzers.graph.flatten import LanePieces, innermost
 from grademl_otel.analyzers.graph.path import GAP, KINDS, TRANSFER, UNEXPLAINED, WAIT, kind_of
 from grademl_otel.analyzers.graph.profile_collectives import collective_edges, cut_in_two, joined
-from grademl_otel.analyzers.graph.profile_facts import ProfileFacts
+from grademl_otel.analyzers.graph.profile_facts import WORKERS, ProfileFacts
 from grademl_otel.analyzers.graph.thread_calls import with_thread_calls
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
@@ -120,7 +120,9 @@ def _is_inferred(spans: SpanColumns, root: int) -> bool:
 
 
 def _wait_names(spans: SpanColumns) -> list[int]:
-    return [number for number, name in enumerate(spans.names) if name in semconv.WAIT_PHASES]
+    """Return the names of waits: ours, and those for the workers of a `DataLoader`, whom no profile sees."""
+    waits = [name in semconv.WAIT_PHASES or name.endswith(WORKERS) for name in spans.names]
+    return np.flatnonzero(waits).tolist()
 
 
 def _pieces(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork, roots: Sequence[int]) -> LanePieces:

@@ -154,6 +154,16 @@ def test_a_profile_without_devices_has_that_of_its_main_thread() -> None:
     assert found.idle == {"untraced": 10 * US}
 
 
+def test_a_main_thread_that_takes_a_batch_from_workers_waits_for_data() -> None:
+    profile = Profile()
+    profile.op("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 100)
+    profile.op("aten::set_", 90, 95)
+    profile.op("aten::mm", 100, 150)
+    found = of(profile)
+    assert found.idle == {"data.wait": 95 * US}
+    assert found.compute_ns == 55 * US
+
+
 def test_traces_that_are_no_profiles_have_none(tmp_path: Path) -> None:
     span = {"traceId": "1" * 32, "id": "2" * 16, "name": "a", "timestamp": 5, "duration": 7}
     (tmp_path / "some.json").write_text(json.dumps([span]))

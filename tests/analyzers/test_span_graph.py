@@ -534,6 +534,16 @@ def test_collectives_in_threads_of_gloo_lead_to_the_rank_that_came_last() -> Non
     ]
 
 
+def test_nothing_in_a_profile_explains_a_wait_for_the_workers_of_a_loader() -> None:
+    profile, taken = Profile(), "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    profile.op(taken, 0, 100)
+    profile.op("aten::mm", 100, 150)
+    assert path_of(profile) == [
+        (0, 100, taken, "unexplained", "main"),
+        (100, 150, "aten::mm", "work", "main"),
+    ]
+
+
 def test_a_thread_that_goes_on_much_later_did_not_wait_for_gloo() -> None:
     one, _ = gloo_ranks()
     for event in one.events:
@@ -567,9 +577,14 @@ def test_two_real_ranks_of_which_one_is_late(tmp_path: FilePath) -> None:
         )
         for rank in range(2)
     ]
-    for rank in ranks:
-        assert rank.communicate(timeout=300)[1] is not None
-        assert rank.returncode == 0
+    try:
+        for rank in ranks:
+            error = rank.communicate(timeout=300)[1]
+            assert rank.returncode == 0, error.decode()
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
     subject = read_subject(Query(str(tmp_path / "rank*.json")))
     ((_, path),) = subject.paths()
     assert int(path.sections.duration.sum()) == path.total_ns
