@@ -26,7 +26,7 @@ def changes(*keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def distinct(values: IntArray) -> IntArray:
     """Return the distinct ones of ``values``, sorted, by sorting.
 
-    `np.unique` puts them into a hash table from numpy 2.3 on, which takes a hundred times as long for millions
+    From numpy 2.3 on `np.unique` uses a hash table, which takes a hundred times as long for millions of values
     of which hardly any are equal, as times are.
     """
     found: IntArray = np.sort(values)
