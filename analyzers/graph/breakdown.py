@@ -13,8 +13,8 @@ unknown      nothing tells when it was given
 
 Time after the last piece is host wait: nothing was given any more. A profile without devices has that of its
 main thread, whose idleness is `untraced` where it does nothing, `data.wait` where it takes a batch from the
-workers of a `DataLoader`, `other` where it waits for other threads. Of a main thread of a run the kinds are what it waits for, or what the time outside its steps was; see
-`run_breakdown`.
+workers of a `DataLoader`, `other` where it waits for other threads. Of a main thread of a run the kinds are
+what it waits for, or what the time outside its steps was; see `run_breakdown`.
 """
 
 from __future__ import annotations
