@@ -26,8 +26,8 @@ def changes(*keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def distinct(values: IntArray) -> IntArray:
     """Return the distinct ones of ``values``, sorted, by sorting.
 
-    From numpy 2.3 on `np.unique` uses a hash table, which takes a hundred times as long for millions of values
-    of which hardly any are equal, as times are.
+    From numpy 2.3 on `np.unique` uses a hash table, which takes a hundred times as long for millions of
+    values of which hardly any are equal, as times are.
     """
     found: IntArray = np.sort(values)
     return found[changes(found)] if len(found) else found
