@@ -15,6 +15,7 @@ from grademl_otel.analyzers.graph import Path, event_networkx, path_networkx, ru
 from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
 from grademl_otel.analyzers.graph.profile_path import graph_of_path
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import build_runs
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.subject import Subject, read_subject
@@ -38,22 +39,25 @@ def model_of(query: Query, identity: SpanIdentity | None = None) -> ExecutionMod
     Without a choice of ranks, steps or a fit it is of all that was read: every attempt of every run, and
     all traces of others.
     """
-    return _model(read_subject(query), identity)
+    return _model(read_subject(query), identity)[0]
 
 
-def _model(about: Subject, identity: SpanIdentity | None = None) -> ExecutionModel:
+def _model(about: Subject, identity: SpanIdentity | None = None) -> tuple[ExecutionModel, SpanColumns]:
+    """Return the model, and the columns that its phases are of."""
     query, telemetry = about.query, about.telemetry
+    spans = telemetry.spans
     if about.run is None:
-        found = execution_model(telemetry.spans, [], identity)
+        found = execution_model(spans, [], identity)
     elif any(part is not None for part in (query.fit, query.ranks, query.steps)):
-        found = execution_model(about.run.spans, [about.run], identity, others=False)
+        spans = about.run.spans
+        found = execution_model(spans, [about.run], identity, others=False)
     else:
         runs = build_runs(telemetry, query.clocks)
-        spans = clocks_of_traces(telemetry.spans, query.clocks).correct(telemetry.spans)
+        spans = clocks_of_traces(spans, query.clocks).correct(spans)
         found = execution_model(spans, runs, identity)
     if len(found) < 2:
         raise NothingFound(f"{telemetry.uri}: no phase in it matches the selection")
-    return found if query.inferred else found.observed()
+    return (found if query.inferred else found.observed()), spans
 
 
 def dependency_graph(query: Query) -> nx.DiGraph:
@@ -85,16 +89,37 @@ def _dependencies(about: Subject) -> nx.DiGraph:
         spans, (root, path) = about.telemetry.spans, _only_path(about)
         of_profile = graph_of_path(spans, root, path, about.query.inferred)
         if of_profile is None:
-            return path_networkx(path)
-        return event_networkx(of_profile, start=path.start, end=path.end)
+            return _with_ids(path_networkx(path), spans)
+        return _with_ids(event_networkx(of_profile, start=path.start, end=path.end), spans)
     graph = run_graph(run, about.query.inferred)
-    return event_networkx(graph, run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
+    drawn = event_networkx(graph, run=run.run_id, attempt=run.attempt, start=run.start, end=run.end)
+    return _with_ids(drawn, run.spans)
 
 
 def _path(about: Subject) -> nx.DiGraph:
     if about.run is None:
-        return path_networkx(_only_path(about)[1])
-    return path_networkx(run_path(about.run, about.query.inferred))
+        return _with_ids(path_networkx(_only_path(about)[1]), about.telemetry.spans)
+    return _with_ids(path_networkx(run_path(about.run, about.query.inferred)), about.run.spans)
+
+
+def _phases(about: Subject) -> nx.DiGraph:
+    model, spans = _model(about)
+    return _with_ids(phases_networkx(model), spans)
+
+
+def _types(about: Subject) -> nx.DiGraph:
+    return types_networkx(_model(about)[0])
+
+
+def _with_ids(drawn: nx.DiGraph, spans: SpanColumns) -> nx.DiGraph:
+    """Return ``drawn`` with what finds a span elsewhere in place of its index: ids, and the service."""
+    for _, known in drawn.nodes(data=True):
+        if (ix := known.pop("span", None)) is None:
+            continue
+        known["trace_id"], known["span_id"] = spans.trace_id_hex(ix), spans.span_id_hex(ix)
+        if service := spans.service(ix):
+            known["service"] = service
+    return drawn
 
 
 def _only_path(about: Subject) -> tuple[int, Path]:
@@ -108,6 +133,6 @@ def _only_path(about: Subject) -> tuple[int, Path]:
 _DRAWN: Final[dict[str, Callable[[Subject], nx.DiGraph]]] = {
     DEPENDENCIES: _dependencies,
     PATH: _path,
-    PHASES: lambda about: phases_networkx(_model(about)),
-    TYPES: lambda about: types_networkx(_model(about)),
+    PHASES: _phases,
+    TYPES: _types,
 }

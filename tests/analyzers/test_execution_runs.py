@@ -475,6 +475,13 @@ def test_every_graph_is_read_back(store: Path, graph: str, tmp_path: Path) -> No
         assert [data["end"] - data["start"] for _, data in found.nodes(data=True)] == [
             one.end_ns - one.start_ns for one in sections
         ]
+        assert [data.get("span_id") for _, data in found.nodes(data=True)] == [
+            one.span and one.span.span_id for one in sections
+        ]
+    if graph != "types":
+        of_spans = [data for _, data in found.nodes(data=True) if "span_id" in data]
+        assert {len(data["trace_id"]) for data in of_spans} == {32}
+        assert {data["service"] for data in of_spans} == {"trainer"}
 
 
 def test_the_graph_of_one_trace_is_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
