@@ -25,6 +25,8 @@ KEYS = 20
 SECTIONS = 10
 _LONG_NS: Final = 10e9
 _BAR: Final = 12
+_CALLS: Final = ("server", "client", "producer", "consumer")
+"""Kinds of spans of which two bear one name: who calls names it as who is called."""
 _EXPLAINED: Final = {
     "slack_ns": "slack: how much later the tightest of it could end, and the whole would not.",
     "drag_ns": "drag: how much earlier the whole would end if it took no time, and all else as long as it"
@@ -38,6 +40,8 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
     canvas.blank()
     if isinstance(document.path, PopulationInfo):
         canvas.tables([population_table(document.path)])
+        if (more := len(document.path.population) - KEYS) > 0:
+            canvas.line(f"and {more:,} more (--json)")
         return
     shown = document.summary[:KEYS]
     # The phase of a span that is not ours is its operation.
@@ -121,7 +125,7 @@ def population_table(path: PopulationInfo) -> Group:
         [
             (
                 entry.service,
-                entry.operation,
+                f"{entry.operation} ({entry.kind})" if entry.kind in _CALLS else entry.operation,
                 percent(entry.share),
                 _time(entry.p50_ns),
                 _time(entry.p95_ns),

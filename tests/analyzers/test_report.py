@@ -173,6 +173,19 @@ shop     A           14 %  2 us  2 us   4 us          +2 us  ###
     )
 
 
+def test_who_calls_and_who_is_called_are_told_apart_and_what_is_not_shown_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = " ".join(f"{chr(97 + at)}<R[{at},{at + 1})" for at in range(24))
+    notations = [f"R[0,100)/producer {steps}", "R[0,50)/consumer"]
+    Path("many.json").write_text(json.dumps(many_traces(notations)))
+    text = render(analyzers.critical_path("many.json"))
+    assert re.search(r"^shop     R \(producer\) +51 % ", text, re.MULTILINE)
+    assert re.search(r"^shop     R \(consumer\) +33 % ", text, re.MULTILINE)
+    assert text.endswith("and 6 more (--json)\n")
+
+
 def test_path_of_a_run_by_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     simulate(Training(epochs=1, steps_per_epoch=40, fetch_ns=39 * MS)).write_store(Path("runs"))
