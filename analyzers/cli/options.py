@@ -45,7 +45,7 @@ _BOUND: Final = (
     click.option("--max-spans", type=click.IntRange(min=1), metavar="N", help="Read at most about N spans."),
 )  # fmt: skip
 _TIME: Final = (
-    click.option("--service", metavar="S", help="Only spans of this service."),
+    click.option("--service", metavar="S", help="Only runs and traces in which this service occurs."),
     click.option("--since", type=parse.Parsed("DURATION", parse.duration_ns), metavar="1h",
                  help="Only what was still going on so long ago, or later."),
     click.option("--from", "start", type=parse.Parsed("TIME", parse.time_ns), metavar="T",

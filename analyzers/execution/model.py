@@ -34,7 +34,7 @@ BESIDE: Final = 16
 SELF_NAME: Final = "self"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Types(Tree):
     """The types of phases: those with equal type paths are one. A tree like that of the instances."""
 
@@ -68,7 +68,7 @@ class Types(Tree):
         return identifier(self.name[node])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Phases(Tree):
     """Instances of phases as parallel arrays, in preorder; siblings by start, then end. Times are Unix ns."""
 

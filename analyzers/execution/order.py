@@ -17,7 +17,7 @@ BoolArray = npt.NDArray[np.bool_]
 Indices = IndexArray | IntArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tree:
     """Nodes in preorder: the root is 0, a parent stands before its children, a subtree is a slice."""
 
@@ -28,6 +28,10 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    def __repr__(self) -> str:
+        # Arrays in full, as of a dataclass, would fill the screen of who looks at one.
+        return f"<{len(self):,} {type(self).__name__.lower()}>"
 
     @cached_property
     def _families(self) -> Families:

@@ -40,7 +40,7 @@ from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.units import count
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExecutionModel:
     """All that ran, as one tree; how its types repeat, and what came after what."""
 
@@ -54,6 +54,9 @@ class ExecutionModel:
 
     def __len__(self) -> int:
         return len(self.phases)
+
+    def __repr__(self) -> str:
+        return f"<execution model: {len(self.phases):,} phases of {len(self.types):,} types>"
 
     def select(self, pattern: str | Pattern, origin: int = 0) -> IntArray:
         """Return the phases that ``pattern`` selects, ascending; from ``origin``, when it is relative.

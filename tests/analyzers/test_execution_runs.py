@@ -484,6 +484,13 @@ def test_every_graph_is_read_back(store: Path, graph: str, tmp_path: Path) -> No
         assert {data["service"] for data in of_spans} == {"trainer"}
 
 
+def test_a_model_that_is_looked_at_is_a_line(store: Path) -> None:
+    model = analyzers.execution_model(store)
+    assert repr(model) == f"<execution model: {len(model):,} phases of {len(model.types):,} types>"
+    assert repr(model.phases) == f"<{len(model):,} phases>"
+    assert repr(model.types) == f"<{len(model.types):,} types>"
+
+
 def test_the_graph_of_one_trace_is_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(otlp_lines([task(1, "a"), task(2, "b", 1, end=TRAINING.start)]))
