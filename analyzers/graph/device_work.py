@@ -31,6 +31,8 @@ CALLS: Final = frozenset(
 _NO_WORK: Final = frozenset({"gpu_user_annotation", "user_annotation", "cuda_sync", "cuda_event", "xpu_sync"})
 """Categories of what stands in a stream's lane and is none of its work."""
 _COPIES: Final = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
+_COPYING: Final = ("Memcpy", "Memset", "dma_request")
+"""How names of copies begin; the last are those of MTIA."""
 _COMMUNICATION: Final = re.compile(r"(nccl|rccl|oneccl|hccl|msccl)|.*(ncclDev|ncclKernel)", re.IGNORECASE)
 
 
@@ -142,11 +144,7 @@ def host_collectives(spans: SpanColumns, facts: ProfileFacts) -> DeviceWork:
 
 def _sorts(spans: SpanColumns, facts: ProfileFacts, place: IntArray) -> IntArray:
     names = [
-        COMMUNICATION
-        if _COMMUNICATION.match(name)
-        else COPY
-        if name.startswith(("Memcpy", "Memset"))
-        else COMPUTE
+        COMMUNICATION if _COMMUNICATION.match(name) else COPY if name.startswith(_COPYING) else COMPUTE
         for name in spans.names
     ]
     sort = np.array(names or [COMPUTE], np.int64)[spans.name_ix[facts.ixs]]

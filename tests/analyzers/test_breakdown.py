@@ -75,6 +75,21 @@ def test_kinds_of_idleness() -> None:
     assert SHORT_NS < 30 * US
 
 
+def test_accelerators_other_than_gpus_are_devices() -> None:
+    """As PyTorch writes MTIA's: the category tells, as streams have no labels."""
+    profile, given = Profile(), 31
+    profile.op("aten::empty", 0, 5)
+    profile.event("mtia_runtime", "runFunction", 5, 10, correlation=given)
+    profile.op("aten::mul", 10, 100)
+    for name, start, end in (("mul-dtype_Float", 20, 60), ("dma_request", 60, 90)):
+        profile.event("mtia_ccp_events", name, start, end, tid=4, correlation=given)
+    for event in profile.events[-2:]:
+        event["pid"] = 9
+    found = of(profile)
+    assert (found.lane, found.compute_ns, found.memory_ns) == ("device 9", 40 * US, 30 * US)
+    assert found.idle == {"host wait": 30 * US}
+
+
 def test_each_device_has_its_own() -> None:
     profile = Profile()
     profile.op("op", 0, 100)

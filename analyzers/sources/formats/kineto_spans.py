@@ -28,6 +28,7 @@ ROOT: Final = "profile"
 DEVICE_CATEGORIES: Final = frozenset(
     {
         "kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "concurrent_kernel", "collective_comm",
+        "mtia_ccp_events",  # of MTIA
         "Kernel", "Memcpy", "Memset",  # before PyTorch 1.13
     }
 )  # fmt: skip
