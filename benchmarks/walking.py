@@ -73,8 +73,10 @@ def networkx_path(size: str) -> Work:
 
     def work() -> int:
         graph = nx.DiGraph()
+        holds = set(parent)
         for ix, above in enumerate(parent):
-            graph.add_edge((ix, 0), (ix, 1), weight=end[ix] - start[ix])
+            if ix not in holds:
+                graph.add_edge((ix, 0), (ix, 1), weight=end[ix] - start[ix])
             if above >= 0:
                 graph.add_edge((above, 0), (ix, 0), weight=start[ix] - start[above])
                 graph.add_edge((ix, 1), (above, 1), weight=end[above] - end[ix])

@@ -7,12 +7,17 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from benchmarks import tables
 from benchmarks.interleaved import Compared, Spread, compare
 from benchmarks.plot import chart
+from benchmarks.profiles import write_profile
+from benchmarks.shapes import training
 from benchmarks.tables import BEGIN, END, Table
+from benchmarks.walking import WAYS
+from grademl_otel.analyzers.graph import run_path
 
 PAGE = f"# Costs\n\nHow.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
 
@@ -95,3 +100,34 @@ def test_what_grows_in_proportion_is_drawn_as_a_straight_line() -> None:
 def test_a_chart_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         chart("Reading", "x", "y", {"empty": []})
+
+
+@pytest.mark.parametrize(
+    ("way", "other"),
+    [
+        ("trees", "one by one"),
+        ("siblings", "siblings, one by one"),
+        ("apart", "apart, one by one"),
+        ("nested", "nested, one by one"),
+    ],
+)
+def test_ways_that_are_compared_do_the_same(way: str, other: str) -> None:
+    assert WAYS[way]("2000")() == WAYS[other]("2000")() > 2
+
+
+def test_what_paths_are_measured_beside_is_done(tmp_path: Path) -> None:
+    assert WAYS["sorting"]("2000")() == 2000
+    assert WAYS["networkx"]("1000")() > 2
+    path = tmp_path / "profile.json"
+    events = write_profile(path, 500)
+    assert WAYS["reading"](str(path))() > events
+    assert WAYS["profile"](str(path))() > 100
+
+
+def test_runs_whose_paths_are_measured_lead_through_workers_and_ranks() -> None:
+    loaded = run_path(training(400)).sections
+    worked = loaded.by(loaded.lane, len(loaded.lanes))
+    in_workers = [ns for (_, lane), ns in zip(loaded.lanes, worked, strict=True) if "worker" in lane]
+    assert sum(in_workers) > 0.8 * sum(worked)
+    across = run_path(training(400, 8)).sections
+    assert np.count_nonzero(across.by(across.lane, len(across.lanes)) > 0) == 8
