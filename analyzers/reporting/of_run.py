@@ -40,6 +40,7 @@ from grademl_otel.analyzers.reporting.document import (
 )
 from grademl_otel.analyzers.reporting.ranks import ranks_info
 from grademl_otel.analyzers.reporting.sections import path_info, summary_of_run
+from grademl_otel.analyzers.reporting.untold_waits import untold_waits
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -87,7 +88,7 @@ def _found(
         path=path_info(path, run.spans, top),
         summary=summary,
         findings=judgement.findings,
-        abstained=[*untold(run), *judgement.abstained, *unsaid],
+        abstained=[*untold(run), *judgement.abstained, *untold_waits(run, path), *unsaid],
         replay=None,
         incomplete_because=run.completeness.reasons,
         warnings=[*telemetry.ledger.warnings, *run.completeness.notes],

@@ -14,6 +14,7 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.graph import Path, run_graph, run_path
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
 from grademl_otel.analyzers.model.facts import Completeness, Run
+from grademl_otel.analyzers.reporting.untold_waits import untold_waits
 from grademl_otel.analyzers.selection import StepRange, select_steps
 
 from ..support.build import R, S, raw_attributes, run_from, run_of
@@ -120,6 +121,22 @@ def test_with_a_member_missing_nothing_leads_to_another_rank() -> None:
     assert {s.rank for s in path.sections} == {0}
     (together,) = (s for s in path.sections if s.phase == "collective")
     assert (together.kind, together.duration) == ("wait", 40 * MS)
+
+
+def told_of(run: Run) -> list[str]:
+    return [one.missing for one in untold_waits(run, run_path(run))]
+
+
+def test_the_answer_says_why_the_path_does_not_tell_for_whom_a_collective_waits() -> None:
+    run = of_ranks(WAITING, LATE)
+    assert told_of(run) == []
+    text = "50 % of the path is in collectives of which it is not told who came last: "
+    assert told_of(of_size(3, run)) == [text + "of 2 that were recorded 2 lack members here"]
+    unended = saying(run, lambda _: {semconv.COLLECTIVE_COMPLETED: False})
+    assert told_of(unended) == [text + "of 2 that were recorded 2 have no recorded end"]
+    alone = replace(run, ranks=[0], steps=run.steps.where(run.steps.rank == 0))
+    (of_another,) = told_of(alone)
+    assert of_another.endswith("of 1 that were recorded 1 ended by a rank left out, or that no clock tells")
 
 
 def test_of_a_rank_that_is_not_looked_at_its_arrival_counts_and_its_lane_is_not_there() -> None:
