@@ -163,7 +163,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     extent = replace(QUICK if arguments.quick else FULL, hta=arguments.hta)
-    heading = tables.heading(" ".join(["python -m benchmarks", *sys.argv[1:]]))
+    told = ["PYTHON" if each == arguments.hta else each for each in sys.argv[1:]]  # no place of this machine
+    heading = tables.heading(" ".join(["python -m benchmarks", *told]))
     results: dict[tuple[str, str], list[str]] = {}
     print(heading, flush=True)
     began = time.monotonic()
