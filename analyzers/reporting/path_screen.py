@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.console import Group
 
+from grademl_otel.analyzers.graph.keys import OPERATION, PHASE
 from grademl_otel.analyzers.reporting import header
 from grademl_otel.analyzers.reporting.breakdown import breakdown_table, worth_telling
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
@@ -33,6 +34,8 @@ _EXPLAINED: Final = {
     " did; no forecast.",
 }
 
+_BEFORE: Final = "on path: with what went by before it began, in gaps and handoffs."
+
 
 def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
     """Write the head, then the path of one run or trace, or of many traces together."""
@@ -42,6 +45,8 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
         canvas.tables([population_table(document.path)])
         if (more := len(document.path.population) - KEYS) > 0:
             canvas.line(f"and {more:,} more (--json)")
+        if by not in (PHASE, OPERATION):
+            canvas.line(f"By {by} the path of one trace is added up: --trace ID, or all with --per-trace.")
         return
     shown = document.summary[:KEYS]
     # The phase of a span that is not ours is its operation.
@@ -49,7 +54,10 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
     canvas.tables([summary_table(phase if by == "phase" else by, shown)])
     if (more := len(document.summary) - len(shown)) > 0:
         canvas.line(f"and {more:,} more (--json)")
-    if said := [words for name, words in _EXPLAINED.items() if _any(shown, name)]:
+    said = [words for name, words in _EXPLAINED.items() if _any(shown, name)]
+    if any(entry.total_ns is not None and entry.path_ns > entry.total_ns for entry in shown):
+        said.insert(0, _BEFORE)
+    if said:
         canvas.line(" ".join(said))
     if by != "section" and document.path.sections:
         canvas.blank()
@@ -81,14 +89,18 @@ def _any(entries: list[SummaryEntry], name: str) -> bool:
 
 
 def sections_table(path: PathInfo, most: int, phase: str) -> Group:
-    """Return the ``most`` longest sections in the order of time."""
+    """Return the ``most`` longest sections in the order of time; with their services where these differ."""
     time = _times(path.total_ns)
+    longest = path.sections.longest(most)
+    services = longest.services()
+    if len({*services} - {""}) < 2:
+        services = [""] * len(longest)
     return table(
         f"The longest of {count(len(path.sections) + path.omitted.sections, 'section')}",
         [("from", "right"), ("took", "right"), (phase, "left"), ("kind", "left"), ("where", "left")],
         [
-            (time(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s))
-            for s in path.sections.longest(most)
+            (time(s.start_ns), milliseconds(s.end_ns - s.start_ns), s.phase, s.kind, where(s, service))
+            for s, service in zip(longest, services, strict=True)
         ],
         header=True,
     )
@@ -99,9 +111,10 @@ def _times(whole_ns: float) -> Callable[[float], str]:
     return seconds if whole_ns >= _LONG_NS else milliseconds
 
 
-def where(section: SectionEntry) -> str:
-    """Return rank, lane, step and item of a section, as far as known."""
-    parts = [] if section.rank is None else [f"rank {section.rank}"]
+def where(section: SectionEntry, service: str = "") -> str:
+    """Return service, rank, lane, step and item of a section, as far as known."""
+    parts = [service] if service else []
+    parts += [] if section.rank is None else [f"rank {section.rank}"]
     parts += [section.lane] if section.lane else []
     parts += [] if section.step is None else [f"step {section.step:,}"]
     parts += [f"item {section.item}"] if section.item else []

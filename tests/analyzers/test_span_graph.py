@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from grademl_otel.analyzers.answers import critical_path
+from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
 from grademl_otel.analyzers.graph.flatten import innermost
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, Path
@@ -652,6 +653,18 @@ def test_traces_whose_spans_name_no_streams_are_answered_as_trees(tmp_path: File
     subject = read_subject(Query(str(path)))
     assert profiles(subject.telemetry.spans, trace_roots(subject.telemetry.spans)) == []
     assert len(subject.paths()) == 1
+
+
+def test_a_text_says_why_more_of_something_is_on_the_path_than_there_is(
+    tmp_path: FilePath, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, why = tmp_path / "profile.json", "on path: with what went by before it began"
+    assert run(["critical-path", str(kernel_bound().write(path))]) == 0
+    assert why in capsys.readouterr().out
+    profile = Profile()
+    profile.op("op", 0, 100)
+    assert run(["critical-path", str(profile.write(path))]) == 0
+    assert why not in capsys.readouterr().out
 
 
 def test_answers_tell_of_streams_and_devices(tmp_path: FilePath) -> None:
