@@ -51,6 +51,14 @@ class SectionEntries(Sequence[SectionEntry]):
         chosen = np.sort(longest_first(self._sections)[:most])
         return SectionEntries(self._sections.take(chosen), self._origin, self._spans)
 
+    def services(self) -> list[str]:
+        """Return the service of each; empty where its span, or the resource of that, names none."""
+        named = [*(str(one.get("service.name", "")) for one in self._spans.resources), ""]
+        ix = self._sections.span_ix
+        found = np.full(len(ix), -1, np.int64)
+        found[ix >= 0] = self._spans.resource_ix[ix[ix >= 0]]
+        return [named[at] for at in found.tolist()]
+
     def _entry(self, section: Section) -> SectionEntry:
         ix, by = section.span_ix, section.entered_by
         ids = None if ix is None else SpanIds(self._spans.trace_id_hex(ix), self._spans.span_id_hex(ix))

@@ -155,6 +155,34 @@ The longest of 3 sections
     assert render(analyzers.report("trace.json")) == expected
 
 
+def test_sections_of_several_services_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = jaeger_document("A[0,1000) B<A[100,400)")
+    trace["data"][0]["processes"]["db"] = {"serviceName": "store"}
+    next(span for span in trace["data"][0]["spans"] if span["operationName"] == "B")["processID"] = "db"
+    Path("trace.json").write_text(json.dumps(trace))
+    text = render(analyzers.critical_path("trace.json"))
+    assert (
+        text.partition("sections\n")[2]
+        == """\
+  from    took  operation  kind  where
+  0 us  100 us  A          work  shop
+100 us  300 us  B          work  store
+400 us  600 us  A          work  shop
+"""
+    )
+
+
+def test_many_traces_by_a_key_of_one_say_how_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("many.json").write_text(json.dumps(many_traces(["A[0,10) B<A[1,9)"] * 3)))
+    document = analyzers.critical_path("many.json", by="section")
+    assert "--per-trace" in render(document, by="section")
+    assert "--per-trace" not in render(document, by="operation")
+
+
 def test_many_foreign_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     notations = ["A[0,10) B<A[1,9)"] * 57 + ["A[0,100) B<A[2,98)"] * 3
