@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 import numpy as np
@@ -115,6 +115,10 @@ class Draft:
     def is_above(self, phase: int, other: int) -> bool:
         """Return whether ``phase`` is an ancestor of ``other``."""
         return phase != other and phase in self._line(other)
+
+    def is_within(self, phase: int, some: Set[int]) -> bool:
+        """Return whether ``phase`` is one of ``some``, or an ancestor of it is."""
+        return not some.isdisjoint(self._line(phase))
 
     def common(self, some: Iterable[int]) -> int:
         """Return the innermost phase that each of ``some`` is, or lies within."""

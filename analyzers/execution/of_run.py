@@ -105,8 +105,8 @@ class _Attempt:
     def _host(self, rank: int, span_ix: int) -> str:
         """Return the host, else the clock, of the process of ``rank``."""
         spans = self._run.spans
-        of_rank = [ix for ix, resource in enumerate(spans.resources) if resource.get(sc.RANK) == rank]
         if span_ix < 0:
+            of_rank = [ix for ix, resource in enumerate(spans.resources) if resource.get(sc.RANK) == rank]
             mine = self._run.span_ixs[np.isin(spans.resource_ix[self._run.span_ixs], of_rank)]
             span_ix = int(mine[0]) if len(mine) else -1
         resource: Mapping[str, Any] = spans.resource(span_ix) if span_ix >= 0 else {}

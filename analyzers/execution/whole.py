@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -109,8 +110,9 @@ def execution_model(
         conflicts.add(f"the parents of {count(circular, 'span')} lead back to the span itself")
     claims = _claims(draft, spans, runs, run_phases, theirs, phase_of_span, conflicts)
     settled = settle(draft, claims, _words(spans, run_phases, phase_of_span, claims), conflicts)
+    of_runs = set(run_phases.values())
     for child, owner in settled.items():
-        if any(phase == owner or draft.is_above(phase, owner) for phase in run_phases.values()):
+        if draft.is_within(owner, of_runs):
             draft.mark(child, BESIDE)  # another process: a rank's time is that of its main lane
     phases, types, place = assemble(draft)
     placed = np.where(phase_of_span >= 0, place[phase_of_span], -1)
@@ -202,15 +204,10 @@ def _begun_in_a_run(
     spans: SpanColumns, runs: Sequence[Run], begun: IntArray, phase_of_span: IntArray
 ) -> Iterator[Claim]:
     """Yield the claims of ranks on traces of others whose roots, ``begun``, carry the id of their run."""
-    ranks = {
-        (run.run_id, rank): [
-            (one.rank_bounds[rank], int(phase_of_span[one.run_spans[rank]]))
-            for one in runs
-            if one.run_id == run.run_id and rank in one.run_spans
-        ]
-        for run in runs
-        for rank in run.ranks
-    }
+    ranks: dict[tuple[str, int], list[tuple[tuple[int, int], int]]] = defaultdict(list)
+    for run in runs:
+        for rank, ix in run.run_spans.items():
+            ranks[run.run_id, rank].append((run.rank_bounds[rank], int(phase_of_span[ix])))
     told = spans.raw_attributes.that_may_have(semconv.RUN_ID.encode(), begun)
     for ix in begun[told].tolist():
         attributes, start = spans.attributes(ix), int(spans.start[ix])

@@ -310,6 +310,19 @@ def test_of_owners_that_lie_within_each_other_the_innermost_counts(tmp_path: Pat
     assert not found.conflicts
 
 
+def test_whether_owners_lie_within_each_other_is_asked_when_these_have_theirs(tmp_path: Path) -> None:
+    """That the sweep launched the run in between only a log tells: the last of all evidence."""
+    sweep = task(1, "sweep", attributes={"log": SMALL.run_id})
+    found = read(
+        tmp_path,
+        otlp_lines([sweep]),
+        linked(simulate(SMALL)),
+        linked(simulate(OTHER), link_to(sweep), link_to(RUN_SPAN)),
+    )
+    assert at(found, f"/sweep*/run[id={SMALL.run_id}*]/attempt*/rank*/run[id={OTHER.run_id}*]")
+    assert not found.conflicts
+
+
 def test_of_two_owners_the_one_with_trace_context_counts_and_the_other_is_listed(tmp_path: Path) -> None:
     task_, stray = task(1, "task"), task(2, "stray", trace=0xF01, attributes={"log": f"run {SMALL.run_id}"})
     elsewhere = task(3, "elsewhere", trace=0xF02)
@@ -352,9 +365,17 @@ def test_an_application_that_two_tasks_have_logged_has_no_owner(tmp_path: Path) 
     assert "two" in conflict
 
 
-def test_two_tasks_of_one_workflow_may_not_both_have_launched_it_but_a_task_and_its_own_part_may(
+def test_two_tasks_of_one_workflow_that_have_logged_a_run_do_not_own_it_nor_does_the_workflow(
     tmp_path: Path,
 ) -> None:
+    tasks = [task(ix, f"task {ix}", 1, attributes={"log": SMALL.run_id}) for ix in (2, 3)]
+    found = read(tmp_path, otlp_lines([task(1, "dag"), *tasks]), linked(simulate(SMALL)))
+    assert at(found, "/run*")
+    (conflict,) = found.conflicts
+    assert conflict.endswith("; none counts")
+
+
+def test_of_a_task_and_its_own_part_that_have_logged_a_run_the_part_owns_it(tmp_path: Path) -> None:
     outer = task(1, "outer", attributes={"log": SMALL.run_id})
     inner = task(2, "inner", 1, attributes={"log": SMALL.run_id})
     found = read(tmp_path, otlp_lines([outer, inner]), linked(simulate(SMALL)))
