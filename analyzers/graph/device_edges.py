@@ -47,6 +47,8 @@ class DeviceWaits:
     edges: list[Edges] = field(default_factory=list)
     waiting: list[IntArray] = field(default_factory=list)
     """Places of the calls that waited for a device, whether or not it is known for what."""
+    copying: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Those of them that give it a copy first: until that begins they work."""
 
 
 class DeviceEdges:
@@ -136,6 +138,7 @@ class DeviceEdges:
         some = np.flatnonzero((self._work.launch >= 0) & copying[self._work.launch])
         found.edges.append(self._ended(self._work.launch[some], some))
         found.waiting.append(self._work.launch[some])
+        found.copying = self._work.launch[some]
 
     def _ended(self, calls: IntArray, work: IntArray, confidence: FloatArray | None = None) -> Edges:
         """Return edges from the ends of ``work`` (-1 for none) to the ends of ``calls``."""

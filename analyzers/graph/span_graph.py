@@ -88,7 +88,7 @@ def _span_graph(spans: SpanColumns, roots: Sequence[int]) -> EventGraph:
     )
     over_all = np.isin(facts.ixs[owner], [root for root in roots if _is_inferred(spans, root)])
     kind[over_all] = KINDS.index(GAP)
-    kind[waits] = KINDS.index(UNEXPLAINED)
+    kind[waits & ~np.isin(owner, device.copying)] = KINDS.index(UNEXPLAINED)
     edges = [*device.edges, calls.edges, _handed_over(spans, facts, pieces, follows)]
     for some, found in together:
         collective = collective_edges(pieces, some, found)

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -252,6 +253,20 @@ def test_a_copy_that_blocks_its_caller_ends_it() -> None:
         (51, 60, "Memcpy DtoH", "transfer", "stream-0.7"),
         (60, 64, "cudaMemcpy", "handoff", "main"),
         (64, 80, "end", "work", "main"),
+    ]
+
+
+def test_a_copy_that_blocks_works_until_the_device_begins() -> None:
+    profile = Profile()
+    profile.op("op", 0, 10)
+    profile.kernel("Memcpy HtoD", (10, 60), 20, 55, call="hipMemcpyWithStream")
+    profile.op("end", 60, 80)
+    assert path_of(profile) == [
+        (0, 10, "op", "work", "main"),
+        (10, 20, "hipMemcpyWithStream", "work", "main"),
+        (20, 55, "Memcpy HtoD", "transfer", "stream-0.7"),
+        (55, 60, "hipMemcpyWithStream", "handoff", "main"),
+        (60, 80, "end", "work", "main"),
     ]
 
 
@@ -550,6 +565,31 @@ def test_a_thread_that_goes_on_much_later_did_not_wait_for_gloo() -> None:
     for event in one.events:
         event["ts"] += 2000 * (event["name"] == "end")
     assert {row[4] for row in path_of(one)} == {"main"}
+
+
+def late_wakers(left: Sequence[int]) -> Profile:
+    """A thread that waits 20 ms for each collective of gloo, and goes on only so many ms after its end."""
+    profile = Profile()
+    for n, late in enumerate(left):
+        at = 100_000 * n
+        profile.op("compute", at, at + 10_000)
+        profile.event("user_annotation", "gloo:all_reduce", at + 9_900, at + 30_000, tid=555)
+        profile.op("after", at + 30_000 + 1000 * late, at + 90_000)
+    return profile
+
+
+def test_on_a_busy_host_a_thread_goes_on_late_after_gloo() -> None:
+    """Four of five within a quarter of the wait show that it waits; then even one of ten ms does."""
+    path = path_of(late_wakers((0, 2, 4, 10, 5)))
+    assert [row for row in path if row[2] == "gloo:all_reduce"] == [
+        (100_000 * n + 9_900, 100_000 * n + 30_000, "gloo:all_reduce", "wait", "thread-555") for n in range(5)
+    ]
+
+
+@pytest.mark.parametrize("left", [(0, 2, 4, 10, 10), (2, 2, 2, 2), (30,) * 8])
+def test_collectives_that_end_anywhere_are_not_waited_for(left: Sequence[int]) -> None:
+    path = path_of(late_wakers(left))
+    assert sum(row[2] == "gloo:all_reduce" for row in path) == left.count(0)
 
 
 GLOO = """
