@@ -113,7 +113,7 @@ def lane_budget(run: Run) -> list[LaneBudgetRow]:
         pieces = main.of(rank)
         length = main.end[pieces] - main.start[pieces]
         steady = _steady_rows(run, rank)[0]
-        per_step = _Cells(main, steady)
+        per_step = _Cells(main, steady, pieces)
         for top, part, ns in _ranked(main.top[pieces], main.name[pieces], length):
             values = per_step.of(top, part)
             rows.append(
@@ -218,24 +218,30 @@ def _steady_rows(run: Run, rank: int) -> tuple[IntArray, int]:
 class _Cells:
     """Sums of pieces by (name, steady row)."""
 
-    def __init__(self, main: MainLanes, rows: IntArray) -> None:
-        self._main, self._count = main, len(rows)
+    def __init__(self, main: MainLanes, rows: IntArray, pieces: slice = slice(None)) -> None:
+        """``rows`` are the steady ones; only ``pieces`` are looked at."""
+        self._count = len(rows)
         self._told = main.told[rows]
-        self.column: IntArray = np.full(len(main), -1, np.int64)
+        self._top, self._name = main.top[pieces], main.name[pieces]
+        self._length = main.end[pieces] - main.start[pieces]
+        row = main.row[pieces]
+        self.column: IntArray = np.full(len(row), -1, np.int64)
         """For each piece the position of its row among the steady ones; -1 when it is part of none."""
         if len(rows):
-            place = np.full(int(max(main.row.max(initial=-1), rows.max())) + 1, -1, np.int64)
-            place[rows] = np.arange(len(rows))
-            within = (main.row >= 0) & ~np.isin(main.top, [NAMES.index(name) for name in WORK_SCOPES])
-            self.column[within] = place[main.row[within]]
+            low, high = int(rows.min()), int(rows.max())
+            place = np.full(high - low + 1, -1, np.int64)
+            place[rows - low] = np.arange(len(rows))
+            within = (row >= low) & (row <= high)
+            within &= ~np.isin(self._top, [NAMES.index(name) for name in WORK_SCOPES])
+            self.column[within] = place[row[within] - low]
 
     def sums(self, top: int, part: int | None) -> IntArray:
         """Return the ns of each steady row under ``top``, or under its ``part``."""
-        chosen = (self.column >= 0) & (self._main.top == top)
+        chosen = (self.column >= 0) & (self._top == top)
         if part is not None:
-            chosen &= self._main.name == part
+            chosen &= self._name == part
         sums = np.zeros(self._count, np.int64)
-        np.add.at(sums, self.column[chosen], (self._main.end - self._main.start)[chosen])
+        np.add.at(sums, self.column[chosen], self._length[chosen])
         return sums
 
     def of(self, top: int, part: int | None) -> IntArray | None:

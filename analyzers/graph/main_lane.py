@@ -208,7 +208,12 @@ def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, li
     _learn(run.user_phases)
     rows = _Rows(run, collectives)
     phases, conflicts = rows.phases()
-    pieces = [_tile(run, rows, phases, rank) for rank in run.ranks]
+    order = np.lexsort((phases.start, run.steps.rank[phases.row]))
+    rank_of = run.steps.rank[phases.row[order]]
+    pieces = []
+    for rank in run.ranks:
+        low, high = np.searchsorted(rank_of, (rank, rank + 1))
+        pieces.append(_tile(run, rows, phases, rank, order[low:high]))
     waits, wait_of_phase = rows.waits(phases)
     inner = _concat([p.phase for p in pieces])
     lanes = MainLanes(
@@ -271,7 +276,8 @@ class _Rows:
 
     def of(self, rank: int) -> IntArray:
         """Return the rows of ``rank`` in order of time."""
-        return np.flatnonzero(self.run.steps.rank == rank)
+        mine = self.run.steps.of_rank(rank)
+        return np.arange(mine.start, mine.stop)
 
     def _match_spans(self) -> None:
         """Find the row of each `step` span: of its rank and number, and started in the same microsecond."""
@@ -455,7 +461,7 @@ class _Rows:
         )
         if not columns:
             return _Phases.join([])
-        in_main = np.stack([self._in_main_lane(phase) for phase in columns])
+        in_main = np.stack([self._in_main_lane(phase) for phase in columns]) & ~self._has_scope(columns)
         blocks = [rows[at : at + _ROWS_AT_ONCE] for at in range(0, len(rows), _ROWS_AT_ONCE)]
         return _Phases.join([self._of_rows(block, columns, in_main[:, block].T) for block in blocks])
 
@@ -465,7 +471,6 @@ class _Rows:
         first = np.stack([steps.first[phase][rows] for phase in columns], axis=1)
         busy = np.stack([steps.busy[phase][rows] for phase in columns], axis=1)
         once = np.stack([steps.count[phase][rows] == 1 for phase in columns], axis=1)
-        ran = ran & ~self._has_scope(rows, columns)
         outer = _enclosing(columns, first, busy, once, ran)
         starts, ends = lay_out(first, busy, ran & (outer < 0), self.start[rows], self.end[rows])
         for k in range(len(columns)):
@@ -487,13 +492,15 @@ class _Rows:
             inferred=(~once | moved)[at, column],
         )
 
-    def _has_scope(self, rows: IntArray, columns: list[str]) -> BoolArray:
-        """Return where a phase of the table also arrived as a scope, which has the exact times."""
-        also = np.zeros((len(rows), len(columns)), bool)
+    def _has_scope(self, columns: list[str]) -> BoolArray:
+        """Return for each (column, row) whether the phase arrived as a scope, too, which has exact times."""
+        also = np.zeros((len(columns), len(self.start)), bool)
         for scope in self.run.scopes:
             if scope.name in WORK_SCOPES and scope.name in columns:
-                within = (self.start[rows] < scope.end) & (self.end[rows] > scope.start)
-                also[:, columns.index(scope.name)] |= within & (self.run.steps.rank[rows] == scope.rank)
+                mine = self.run.steps.of_rank(scope.rank)
+                first = int(np.searchsorted(self.end[mine], scope.start, "right"))
+                last = int(np.searchsorted(self.start[mine], scope.end, "left"))
+                also[columns.index(scope.name), mine.start + first : mine.start + max(first, last)] = True
         return also
 
     # --- waits --------------------------------------------------------------------------------------------
@@ -610,11 +617,12 @@ class _Pieces:
     """The same of the outermost."""
 
 
-def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int) -> _Pieces:
-    """Return the pieces of one rank's main lane over ``[run.start, run.end)``."""
+def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int, own: IntArray) -> _Pieces:
+    """Return the pieces of one rank's main lane over ``[run.start, run.end)``.
+
+    ``own`` are the ``phases`` of the rank, in order of their starts.
+    """
     mine = rows.of(rank)
-    own = np.flatnonzero(run.steps.rank[phases.row] == rank)
-    own = own[np.argsort(phases.start[own], kind="stable")]
     scopes = [
         s for s in run.scopes if s.rank == rank and (s.user or s.name in WORK_SCOPES) and s.end > s.start
     ]

@@ -115,9 +115,9 @@ def _add_main(draft: Draft, run: Run, found: Activities) -> IntArray:
 
 def _after_the_end(run: Run, main: MainLanes) -> BoolArray:
     """Return which pieces lie after the end of their process, while another one goes on: they are nothing."""
-    after = np.zeros(len(main), np.bool_)
+    after, last = np.zeros(len(main), np.bool_), last_rank(run) if run.ranks else None
     for rank in run.ranks:
-        if rank != last_rank(run):
+        if rank != last:
             pieces = main.of(rank)
             after[pieces] = main.start[pieces] >= bounds_of(run, rank)[1]
     return after
