@@ -5,8 +5,9 @@ No profiler says that the main thread waits: it is in its step, or in a function
 Where all that a thread of autograd did at a time lies in one such piece of the main thread, that piece is
 taken for the wait: it is cut where the thread began and where it was done. So is a piece in which, less than
 `SOON_NS` before its end, a collective ends that a thread of gloo works on; it began when the main thread gave
-it to that thread, before the piece or in it. All this is inferred; its confidence is the share of what these
-threads did that lies so.
+it to that thread, before the piece or in it. On a busy host a thread that waited may go on ms later: where
+collectives usually end late in such pieces, that is taken for a wait, too. All this is inferred; its
+confidence is the share of what these threads did that lies so.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ _AUTOGRAD: Final = re.compile(r"autograd", re.IGNORECASE)
 _ENGINE: Final = "autograd::engine::"
 SOON_NS: Final = 1_000_000
 """Within this a thread goes on after another one did what it waited for."""
+LATE: Final = 4
+USUAL: Final = 0.8
+FEWEST: Final = 5
+"""A thread waits for collectives, and may go on late, if of `FEWEST` or more, of each piece the last, the share
+`USUAL` leaves no more of the piece than a `LATE`-th of the time waited. By chance one in five would."""
 GIVEN: Final = 0.9
 """Confidence in that it was the main thread which gave a collective to one of gloo's."""
 _MAY_WAIT: Final = frozenset({"python_function", "user_annotation", ""})
@@ -130,19 +136,29 @@ def _talking(spans: SpanColumns, facts: ProfileFacts, pieces: LanePieces) -> Int
 
 
 def _collectives(facts: ProfileFacts, pieces: LanePieces, main: int, some: IntArray) -> _Bursts:
-    """Return the collectives ``some`` that end soon before a piece of ``main`` does which may be a wait."""
+    """Return the collectives ``some`` for which a piece of ``main`` may be the wait, see the module."""
     begins = changes(pieces.lane[some], pieces.owner[some])
     first, last = some[begins], some[np.append(begins[1:], True)]
     start, end = pieces.start[first], pieces.end[last]
     piece = pieces.until(np.full(len(first), main), end)
     may = [number for number, name in enumerate(facts.categories) if name in _MAY_WAIT]
-    inside = (piece >= 0) & (pieces.end[piece] - end <= SOON_NS)
-    inside &= np.isin(facts.category[pieces.owner[piece]], may)
+    idle = (piece >= 0) & np.isin(facts.category[pieces.owner[piece]], may)
+    left, since = pieces.end[piece] - end, np.maximum(start, pieces.start[piece])
+    inside = idle & ((left <= SOON_NS) | (left <= end - since) & _is_usual(piece, end, since, left, idle))
     share = float(np.count_nonzero(inside)) / len(inside)
-    first, start, end, piece = first[inside], start[inside], end[inside], piece[inside]
-    since, count = np.maximum(start, pieces.start[piece]), len(piece)
+    first, start, end, piece, since = (of[inside] for of in (first, start, end, piece, since))
+    count = len(piece)
     lanes = np.full(count, main), pieces.lane[first]
     return _Bursts(piece, *lanes, start, end, since, np.full(count, share), np.zeros(count, np.bool_))
+
+
+def _is_usual(piece: IntArray, end: IntArray, since: IntArray, left: IntArray, idle: BoolArray) -> bool:
+    """Return whether collectives usually end late in the ``idle`` pieces, see `USUAL`; by each the last."""
+    order = np.flatnonzero(idle)
+    order = order[np.lexsort((end[order], piece[order]))]
+    last = order[np.append(piece[order][1:] != piece[order][:-1], True)[: len(order)]]
+    late = (left[last] <= SOON_NS) | (left[last] * LATE <= end[last] - since[last])
+    return len(last) >= FEWEST and bool(np.count_nonzero(late) >= USUAL * len(last))
 
 
 def _given(facts: ProfileFacts, pieces: LanePieces, some: IntArray) -> Edges:
