@@ -18,6 +18,7 @@ from grademl_otel.analyzers.graph.run_graph import MAIN, run_graph
 from grademl_otel.analyzers.graph.schedule import MOST_JOINS, Schedule
 from grademl_otel.analyzers.graph.self_time import self_times
 from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
+from grademl_otel.analyzers.model.arrays import added
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 
@@ -229,10 +230,9 @@ def tree_summary(
 def _added(key: IntArray, ns: IntArray, count: int) -> list[int | None]:
     """Return the sum of each key; None of one that nothing has."""
     known = key >= 0
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, key[known], ns[known])
     there = np.bincount(key[known], minlength=count) > 0
-    return [ns if some else None for ns, some in zip(sums.tolist(), there.tolist(), strict=True)]
+    sums = added(key[known], ns[known], count)
+    return [ns if some else None for ns, some in zip(sums, there.tolist(), strict=True)]
 
 
 def _least(key: IntArray, ns: IntArray, count: int) -> list[int | None]:

@@ -23,6 +23,22 @@ def changes(*keys: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return found
 
 
+def added(key: IntArray, ns: IntArray, count: int) -> list[int]:
+    """Return the sum of ``ns``, none below 0, of each ``key``, 0 to ``count`` - 1, exactly.
+
+    Spans that contradict each other can add up to more than 64 bits hold.
+    """
+    if float(ns.astype(np.float64).sum()) < _MOST:
+        in_array = np.zeros(count, np.int64)
+        np.add.at(in_array, key, ns)
+        exact: list[int] = in_array.tolist()
+        return exact
+    sums = [0] * count
+    for number, more in zip(key.tolist(), ns.tolist(), strict=True):
+        sums[number] += more
+    return sums
+
+
 def distinct(values: IntArray) -> IntArray:
     """Return the distinct ones of ``values``, sorted, by sorting.
 

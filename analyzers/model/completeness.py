@@ -147,8 +147,8 @@ def losses_of_reading(ledger: Ledger, here: Mapping[str, int]) -> list[str]:
     if ledger.moved:
         most = ledger.moved_most_ns / 1e6
         reasons.append(
-            f"{ledger.moved:,} spans were moved by Jaeger's clock-skew adjustment, by up to {most:,.6g} ms;"
-            " ask it raw"
+            f"{count(ledger.moved, 'span')} {'was' if ledger.moved == 1 else 'were'} moved by Jaeger's"
+            f" clock-skew adjustment, by up to {most:,.6g} ms; ask it raw"
         )
     if ledger.unidentified:
         reasons.append(_left_out(ledger.unidentified, "without an id"))

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.graph.event_graph import FloatArray
-from grademl_otel.analyzers.graph.path import EVIDENCE, Sections
+from grademl_otel.analyzers.graph.path import EVIDENCE
 from grademl_otel.analyzers.graph.trace_paths import TracePaths
-from grademl_otel.analyzers.model.arrays import changes
+from grademl_otel.analyzers.model.arrays import added, changes
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.reporting.document import Omitted, PopulationEntry, PopulationInfo
 
@@ -43,7 +43,7 @@ def population(
     """
     total = sum(paths.total_ns.tolist())
     keys = _keys(spans, paths)
-    path_ns = _sums(paths.sections, keys.number, len(keys.name))
+    path_ns = added(keys.number, paths.sections.duration, len(keys.name))
     names = [keys.text(at) for at in range(len(keys.name))]
     order = sorted(range(len(names)), key=lambda at: (-path_ns[at], names[at]))
     shown = order if top is None else order[:top]
@@ -135,17 +135,6 @@ def _renumbered(values: IntArray) -> IntArray:
     there[values] = 1
     ranks: IntArray = (np.cumsum(there) - 1)[values]
     return ranks
-
-
-def _sums(sections: Sections, key: IntArray, keys: int) -> list[int]:
-    """Return the time of each key, exactly, whatever the times are."""
-    if float(sections.duration.astype(np.float64).sum()) < _MOST:
-        exact: list[int] = sections.by(key, keys).tolist()
-        return exact
-    sums = [0] * keys
-    for number, ns in zip(key.tolist(), sections.duration.tolist(), strict=True):
-        sums[number] += ns
-    return sums
 
 
 class _Spread:

@@ -154,9 +154,8 @@ class SpanBuilder:
         needed = ("trace_hi", "trace_lo", "span_id", "parent_id", "kind", "start")
         parent_ix, cut = resolve(by_id, *(arrays[name] for name in needed))
         if cut:
-            ledger.warnings.append(
-                f"{cut} spans are their own ancestors; each such ring was cut at its earliest span"
-            )
+            they = "1 ring of spans" if cut == 1 else f"{cut:,} rings of spans"
+            ledger.warnings.append(f"{they}, each the ancestor of all: cut at the earliest")
         return SpanColumns(
             **arrays,
             parent_ix=parent_ix,

@@ -156,6 +156,14 @@ class TestTrees:
         assert found.untold == NOT_BY_TIMES
         assert {(row.slack_ns, row.drag_ns) for row in found} == {(None, None)}
 
+    @pytest.mark.parametrize("by", KEYS)
+    def test_totals_beyond_64_bits_are_exact(self, by: str) -> None:
+        spans = columns([S("r", 0, 2**63 - 1), *(S(f"{n}", 1, 2**62, "r", "child") for n in range(4))])
+        rows = tree_summary(spans, 0, tree_path(spans, 0), by)
+        totals = [row.total_ns for row in rows if row.total_ns is not None]
+        within = 2**62 - 1  # by rank self time is added up
+        assert sum(totals) == {"lane": 0, "rank": 2**63 - 1 + 3 * within}.get(by, 2**63 - 1 + 4 * within)
+
     def test_a_deep_and_a_wide_tree(self) -> None:
         deep = [S("0", 0, 10**6), *(S(f"{n}", n, 10**6 - n, f"{n - 1}") for n in range(1, 3_000))]
         wide = [S("r", 0, 10**6), *(S(f"{n}", 100 * n, 100 * n + 99, "r", name="c") for n in range(3_000))]
