@@ -34,8 +34,8 @@ SOON_NS: Final = 1_000_000
 LATE: Final = 4
 USUAL: Final = 0.8
 FEWEST: Final = 5
-"""A thread waits for collectives, and may go on late, if of `FEWEST` or more, of each piece the last, the share
-`USUAL` leaves no more of the piece than a `LATE`-th of the time waited. By chance one in five would."""
+"""A thread waits for collectives, and may go on late, if of `FEWEST` or more, of each piece the last, the
+share `USUAL` leaves no more of the piece than a `LATE`-th of the time waited. By chance one in five would."""
 GIVEN: Final = 0.9
 """Confidence in that it was the main thread which gave a collective to one of gloo's."""
 _MAY_WAIT: Final = frozenset({"python_function", "user_annotation", ""})
