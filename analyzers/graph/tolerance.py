@@ -32,7 +32,8 @@ class OverlapTolerance:
 
     def of_each(self, parent_ns: IntArray) -> IntArray:
         """Return the same for many parents."""
-        return np.minimum(self.fraction * parent_ns, self.limit_ns).astype(np.int64)
+        most: IntArray = np.minimum(self.fraction * parent_ns, self.limit_ns).astype(np.int64)
+        return most
 
     @classmethod
     def parse(cls, text: str) -> OverlapTolerance:
