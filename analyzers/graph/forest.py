@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.graph.event_graph import BoolArray, FloatArray
 from grademl_otel.analyzers.graph.labels import CHILD, PROGRAM, Pieces, labelled
 from grademl_otel.analyzers.graph.path import KINDS, UNEXPLAINED, WORK, Path, kind_of
 from grademl_otel.analyzers.graph.plain import PlainPaths, plain_paths
-from grademl_otel.analyzers.graph.plainness import MOST_TIME, FloatArray, plain_trees, time_of_trees
+from grademl_otel.analyzers.graph.plainness import MOST_TIME, plain_trees, time_of_trees
 from grademl_otel.analyzers.graph.span_tree import SpanTree, trace_roots
 from grademl_otel.analyzers.graph.threads import Threads
 from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE, OverlapTolerance

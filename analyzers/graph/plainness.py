@@ -6,12 +6,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.graph.event_graph import BoolArray, FloatArray
 from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
-
-FloatArray = npt.NDArray[np.float64]
 
 MOST_TIME: Final = float(1 << 61)
 """The lengths of the spans of a plain tree, in ns, add up to less: sums of them are exact in 64 bits."""
