@@ -167,7 +167,10 @@ def clocks_of_run(
 
 
 def clocks_of_traces(spans: SpanColumns, rule: ClockRule | None = None) -> Clocks:
-    """Return the clocks of all ``spans``; that of most roots is the reference."""
+    """Return the clocks of all ``spans``; that of most roots is the reference.
+
+    So it is among those that nothing ties to that one: they are in other traces, whose times nobody compares.
+    """
     named = _Named(spans, np.flatnonzero(spans.possible))
     roots = spans.resource_ix[(spans.parent_ix < 0) & spans.possible]
     counted = np.bincount(roots, minlength=len(spans.resources))
@@ -177,7 +180,7 @@ def clocks_of_traces(spans: SpanColumns, rule: ClockRule | None = None) -> Clock
         of_key[key] = of_key.get(key, 0) + int(counted[resource])
     for resource in sorted(named.resources, key=lambda ix: -of_key[clock_key(spans.resources[ix])[0]]):
         named.number(resource)
-    return _tied(named, rule or ClockRule())
+    return _tied(named, rule or ClockRule(), apart=True)
 
 
 def clock_key(resource: Mapping[str, Any]) -> tuple[str, str]:
@@ -216,14 +219,14 @@ class _Named:
         return self.keys[key]
 
 
-def _tied(named: _Named, rule: ClockRule) -> Clocks:
+def _tied(named: _Named, rule: ClockRule, apart: bool = False) -> Clocks:
     for resource in named.resources:
         named.number(resource)
     clocks = [Clock(host, 0, None, False, 0) for host in named.hosts]
     if clocks:
         clocks[0] = replace(clocks[0], error_ns=0)
     if len(clocks) > 1:
-        clocks = _reach(clocks, _Ties(named.spans, named.ixs, named.of_resource), rule)
+        clocks = _reach(clocks, _Ties(named.spans, named.ixs, named.of_resource), rule, apart)
     return Clocks(clocks, {}, named.of_resource)
 
 
@@ -237,6 +240,23 @@ class _Ties:
             for one, other in kind.neighbours():
                 self._neighbours.setdefault(one, set()).add(other)
 
+    def firsts(self, clocks: Sequence[Clock]) -> set[int]:
+        """Return the first of each set of ``clocks`` that met, if by way of others, if none of it is known."""
+        firsts: set[int] = set()
+        seen: set[int] = set()
+        for number in range(len(clocks)):
+            if number in seen:
+                continue
+            met, unseen = {number}, [number]
+            while unseen:
+                others = self._neighbours.get(unseen.pop(), set()) - met
+                met |= others
+                unseen += others
+            seen |= met
+            if all(clocks[one].error_ns is None for one in met):
+                firsts.add(number)
+        return firsts
+
     def of(self, number: int, known: Mapping[int, Clock]) -> list[tuple[Clock, Tie]]:
         """Return the closest tie of clock ``number`` to each of the ``known`` ones that it met."""
         ties = []
@@ -247,16 +267,24 @@ class _Ties:
         return ties
 
 
-def _reach(clocks: list[Clock], ties: _Ties, rule: ClockRule) -> list[Clock]:
-    """Return ``clocks`` tied to the first: those that met it, then those that met one of these, ..."""
+def _reach(clocks: list[Clock], ties: _Ties, rule: ClockRule, apart: bool) -> list[Clock]:
+    """Return ``clocks`` tied to the first: those that met it, then those that met one of these, ...
+
+    Those that did not are tied to the first among them, where they may be ``apart`` from the others.
+    """
     clocks = list(clocks)
     for number, clock in enumerate(clocks):
         if number and clock.host in rule.given:
             pairs = sum(tie.pairs for _, tie in ties.of(number, {0: clocks[0]}))
             offset = rule.given[clock.host]
             clocks[number] = replace(clock, offset_ns=offset, error_ns=0, applied=offset != 0, pairs=pairs)
+    firsts = ties.firsts(clocks) if apart else set()
     while True:
-        known = {number: clock for number, clock in enumerate(clocks) if clock.error_ns is not None}
+        known = {
+            number: clock
+            for number, clock in enumerate(clocks)
+            if clock.error_ns is not None or number in firsts
+        }
         found = {
             number: _tie(clocks[number], met, rule)
             for number in range(len(clocks))

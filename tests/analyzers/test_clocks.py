@@ -358,6 +358,24 @@ def test_one_call_in_two_hundred_may_be_odd() -> None:
     assert not clocks_of_traces(spans).applied
 
 
+def test_hosts_that_never_meet_those_of_another_trace_are_told_by_each_other() -> None:
+    """Nothing compares times of two traces: within each those of its hosts must agree."""
+    apart = [
+        replace(
+            span, id=f"{span.id}'", parent=span.parent and f"{span.parent}'",
+            resource={**span.resource, "host.name": f"{span.resource['host.name']}'"},
+        )
+        for span in calls(12, 500 * MS)
+    ]  # fmt: skip
+    spans = columns([*calls(30, 0), *apart])
+    clocks = clocks_of_traces(spans)
+    assert [(clock.host, clock.applied, clock.pairs) for clock in clocks.clocks] == [
+        ("a", False, 0), ("a'", False, 0), ("b", False, 30), ("b'", True, 12),
+    ]  # fmt: skip
+    assert clocks.clocks[1].error_ns is None
+    assert abs(clocks.clocks[3].offset_ns - 500 * MS) <= 200 * US
+
+
 def test_services_without_a_host_are_told_apart_by_their_names() -> None:
     spans = columns(
         [replace(s, resource={"service.name": str(s.resource["service.name"])}) for s in calls(5, 40 * MS)]
