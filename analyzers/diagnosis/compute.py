@@ -37,8 +37,11 @@ _NO_CODE: Final = (sc.GC, *COLLECTIVE_PARTS)
 """Parts of a phase that say nothing of what the program computes in it."""
 
 
-def judge(run: Run) -> Judgement:
-    """Conclude that computing sets the pace when no rank with enough steps waits for data."""
+def judge(run: Run, inferred: bool = True) -> Judgement:
+    """Conclude that computing sets the pace when no rank with enough steps waits for data.
+
+    Without ``inferred`` only what was observed tells that ranks do not wait for each other meanwhile.
+    """
     facts = [steps for rank in run.ranks if (steps := step_facts(run, rank)) is not None]
     if (unmeasured := not_measured(run, RULE, run.ranks)) is not None:
         return Judgement([], [unmeasured])
@@ -53,7 +56,7 @@ def judge(run: Run) -> Judgement:
     if phase in (sc.COLLECTIVE, sc.COLLECTIVE_WAIT):
         return Judgement([], [])
     share = slowest.compute_ns.get(phase, 0.0) / slowest.step_ns
-    if len(run.ranks) > 1 and phase == sc.BACKWARD and not observable(run):
+    if len(run.ranks) > 1 and phase == sc.BACKWARD and not observable(run, inferred):
         return Judgement([], [], Verdict("not_observable", None, _not_observable(len(run.ranks), share)))
     finding = Finding(
         id=RULE,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,14 +25,6 @@ from grademl_otel.analyzers.graph.main_lane import STEP_PHASES
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 
-RULES: Final[tuple[Callable[[Run], Judgement], ...]] = (
-    loader.judge,
-    communication.judge,
-    compute.judge,
-    compilation.judge,
-)
-"""Of equally grave findings that of the first rule leads, that about stragglers before all of them: a slow
-loader of one rank holds up all ranks."""
 _MAINLY: Final = 0.5
 """Part of a run that its training steps should take for the steady step to tell most of its story."""
 _ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
@@ -44,7 +35,14 @@ def diagnose(run: Run, inferred: bool = True) -> Judgement:
 
     Without ``inferred`` ranks are compared only by what was observed.
     """
-    judgements = [stragglers.judge(run, inferred), *(rule(run) for rule in RULES)]
+    # Of equally grave findings the first leads: a slow loader of one rank holds up all ranks.
+    judgements = [
+        stragglers.judge(run, inferred),
+        loader.judge(run),
+        communication.judge(run),
+        compute.judge(run, inferred),
+        compilation.judge(run),
+    ]
     findings = sorted((f for j in judgements for f in j.findings), key=lambda f: _ORDER[f.severity])
     abstained = [a for j in judgements for a in j.abstained]
     verdicts = {j.verdict.id: j.verdict for j in judgements if j.verdict is not None}

@@ -116,9 +116,9 @@ def _margin(run: Run, found: Comparison) -> float:
     return 0.0 if found.source == BACKWARD else activities(run).collectives.clocks.margin_ns
 
 
-def observable(run: Run) -> bool:
-    """Whether what ranks wait for each other is told by what was recorded."""
-    compared = compare_ranks(run)
+def observable(run: Run, inferred: bool = True) -> bool:
+    """Whether what ranks wait for each other is told by what was recorded; without ``inferred`` as such."""
+    compared = compare_ranks(run, inferred)
     return bool(compared) and all(found.source != BACKWARD for found in compared)
 
 

@@ -596,6 +596,16 @@ def test_of_alike_ranks_the_path_follows_none_for_what_is_inferred(how: str) -> 
         assert len({section.rank for section in run_path(run).sections}) == 1
 
 
+def test_without_inference_nothing_calls_computing_what_may_be_waiting() -> None:
+    run = run_of(short(**RECORDED["buckets, tables alone"]))
+    for inferred, verdict in ((True, "compute.bound"), (False, "not_observable")):
+        found = diagnose(run, inferred)
+        assert found.verdict is not None
+        assert found.verdict.id == verdict
+        doubts = [one.missing for one in found.abstained]
+        assert inferred != any("not observable" in doubt for doubt in doubts)
+
+
 @pytest.mark.parametrize("allreduce", [1, 40])
 def test_transfers_are_on_the_path_as_far_as_they_are_found(allreduce: int) -> None:
     run = run_of(training(explicit=True, allreduce_ns=allreduce * MS))
