@@ -241,7 +241,7 @@ class _Ties:
                 self._neighbours.setdefault(one, set()).add(other)
 
     def firsts(self, clocks: Sequence[Clock]) -> set[int]:
-        """Return the first of each set of ``clocks`` that met, if by way of others, if none of it is known."""
+        """Return the first of each set of ``clocks`` that met, if by way of others, where none is known."""
         firsts: set[int] = set()
         seen: set[int] = set()
         for number in range(len(clocks)):
