@@ -35,7 +35,7 @@ def diagnose(run: Run, inferred: bool = True) -> Judgement:
 
     Without ``inferred`` ranks are compared only by what was observed.
     """
-    # Of equally grave findings the first leads: a slow loader of one rank holds up all ranks.
+    # Of equally grave findings the first leads, so that about stragglers: one rank's loader holds up all.
     judgements = [
         stragglers.judge(run, inferred),
         loader.judge(run),
