@@ -6,6 +6,7 @@ of those after the activity began: there it goes on, in the lane of that event, 
 activity is the *handoff*. Without such an event the activity is on the path as it is, from its start. Its
 start waited for the end of the activity before in its lane and for the sources of the edges to its start: the
 latest binds. Time between what bound and the start is a handoff where the walk changes lanes, else a gap.
+With nothing before it in its lane and no edge, nothing tells what let it begin: the rest is untraced.
 
 Of events at one moment the lane's own goes first, then what is observed before what is inferred, the higher
 confidence, the kind as `EDGE_KINDS` lists them, the source that began first, the lane by rank and name. An
@@ -40,7 +41,7 @@ from grademl_otel.analyzers.graph.path import (
 from grademl_otel.analyzers.model.columns import IntArray
 
 NOWHERE: Final = "untraced"
-"""Phase of a path through a lane in which nothing was recorded."""
+"""Phase of a path through a lane in which nothing was recorded, or nothing before."""
 
 _GAP, _HANDOFF = KINDS.index(GAP), KINDS.index(HANDOFF)
 _IN_ORDER: Final = (EDGE_KINDS.index(PROGRAM), EDGE_KINDS.index(CHILD))
@@ -48,6 +49,8 @@ _IN_ORDER: Final = (EDGE_KINDS.index(PROGRAM), EDGE_KINDS.index(CHILD))
 
 _OWN: Final = -1
 """As a kind: that of the activity. As an entrance: from what follows it in its lane."""
+_UNTRACED: Final = -2
+"""As a kind: a gap in a lane in which nothing was before, and nothing tells what let it begin."""
 _FIRST: Final = -2
 """As an entrance: the walk begins here."""
 _IN_LANE: Final = (
@@ -66,7 +69,7 @@ def walk(graph: EventGraph, lane: int, low: int, high: int) -> Path:
     """Return the critical path over ``[low, high)``, in Unix ns, that ends in ``lane`` of ``graph``.
 
     ``lane`` is an index into ``graph.lanes``. Sections before the start of an activity, as a handoff or a
-    gap, carry its phase, step and item, and no span.
+    gap, carry its phase, step and item, and no span; what is untraced carries none of these.
     """
     return Walker(graph).path(lane, low, high)
 
@@ -150,10 +153,12 @@ class Walker:
                 used.add(edge)
                 here, cursor = source[edge], moment
                 continue
-            ended = end[before] if before >= 0 else low
-            if ended < cursor:
-                keep((here, here, max(ended, low), cursor, _GAP, max(entered, 0), 1))
-                cursor, entered = ended, _OWN
+            if before < 0:
+                keep((here, here, low, cursor, _UNTRACED, max(entered, 0), 1))
+                break
+            if end[before] < cursor:
+                keep((here, here, max(end[before], low), cursor, _GAP, max(entered, 0), 1))
+                cursor, entered = end[before], _OWN
             here = before
         return turns, list(entrances)
 
@@ -200,6 +205,15 @@ class Walker:
         kinds = graph.kind[activity]
         single = np.flatnonzero(kind != _OWN)
         kinds[begins[single]] = kind[single]
+        phase, step, item, phases = (
+            graph.phase[activity],
+            graph.step[activity],
+            graph.item[activity],
+            graph.phases,
+        )
+        if len(kind) and kind[0] == _UNTRACED:  # the earliest
+            phases = [*phases, NOWHERE]
+            kinds[0], phase[0], step[0], item[0] = _GAP, len(phases) - 1, -1, -1
         after = np.minimum(activity + 1, len(graph) - 1)
         held = (graph.holder[activity] >= 0) & (graph.holder[activity] == graph.holder[after])
         by = 2 * held + graph.inferred[activity]
@@ -212,14 +226,14 @@ class Walker:
         return Sections(
             start=starts,
             end=stops,
-            phase=graph.phase[activity],
+            phase=phase,
             kind=kinds,
             lane=graph.lane[activity],
-            step=graph.step[activity],
-            item=graph.item[activity],
+            step=step,
+            item=item,
             span_ix=span_ix,
             entered=by,
-            phases=graph.phases,
+            phases=phases,
             lanes=graph.lanes,
             items=graph.items,
             entrances=entrances,

@@ -47,8 +47,8 @@ def test_a_lane_is_walked_from_end_to_start() -> None:
 def test_time_without_activity_is_a_gap_of_what_came_after_it() -> None:
     graph = graph_of([A("a", "main", 10, 20, step=1), A("b", "main", 30, 40, step=2, span_ix=7)])
     path = path_of(graph, 0, 50)
-    assert brief(path) == "a/g0-10 a/w10-20 b/g20-30 b/w30-40 b/g40-50"
-    assert [s.step for s in path.sections] == [1, 1, 2, 2, 2]
+    assert brief(path) == "untraced/g0-10 a/w10-20 b/g20-30 b/w30-40 b/g40-50"
+    assert [s.step for s in path.sections] == [None, 1, 2, 2, 2]
     assert [s.span_ix for s in path.sections] == [None, None, None, 7, None]
 
 

@@ -174,12 +174,12 @@ def slowly(drawn: Drawn) -> list[Brief]:
             used.append(edge)
             here, cursor = by_name[edge.source], edge.at
             continue
-        ended = low if previous is None else previous.end
-        if ended < cursor:
-            emit(here, ended, cursor, "gap", by or EnteredBy("program"), hole=True)
-            cursor, by = ended, None
         if previous is None:
+            sections.append((low, cursor, "untraced", "gap", here.lane, by or EnteredBy("program"), False))
             break
+        if previous.end < cursor:
+            emit(here, previous.end, cursor, "gap", by or EnteredBy("program"), hole=True)
+            cursor, by = previous.end, None
         by = by or in_lane(previous, here)
         here = previous
     return sections
