@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
-from grademl_otel.analyzers.execution.identity import text_of
+from grademl_otel.analyzers.execution.identity import NTH, text_of
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, MISSING
 from grademl_otel.analyzers.execution.order import BoolArray
 from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, SpanColumns
@@ -33,6 +34,11 @@ class SpanIdentity:
     """Keys of attributes that tell types apart, as `http.request.method`."""
     tags: tuple[str, ...] = ()
     """Keys of attributes that tell instances of one type apart, as `http.request.id`."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for the tag by which siblings are numbered."""
+        if NTH in (*self.types, *self.tags):
+            raise UsageError(f"tag {NTH!r} numbers siblings that are called the same; choose another key")
 
 
 @dataclass
@@ -135,16 +141,13 @@ def _tagged(draft: Draft, spans: SpanColumns, chosen: IntArray, identity: SpanId
     for at in np.flatnonzero(may).tolist():
         ix = int(chosen[at])
         attributes = spans.attributes(ix)
-        of_type = _service(spans.service(ix)) | _of(attributes, identity.types)
         name, value = numbered[int(names[at])]
+        if value >= 0:  # the name tells the number
+            attributes = {key: told for key, told in attributes.items() if key != NUMBER}
+        of_type = _service(spans.service(ix)) | _of(attributes, identity.types)
         kind[at] = draft.kind(name, of_type, _counted(value))
-        label[at] = draft.label(
-            {
-                key: value
-                for key, value in _of(attributes, identity.tags).items()
-                if key not in of_type and key != NUMBER
-            }
-        )
+        of_instance = _of(attributes, identity.tags)
+        label[at] = draft.label({key: told for key, told in of_instance.items() if key not in of_type})
     return _Tagged(kind, number, label)
 
 

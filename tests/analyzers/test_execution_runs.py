@@ -26,8 +26,9 @@ from grademl_otel.analyzers.execution import (
     SpanIdentity,
     execution_model,
 )
-from grademl_otel.analyzers.execution.drawn import phases_networkx
+from grademl_otel.analyzers.execution.drawn import phases_networkx, types_networkx
 from grademl_otel.analyzers.graph import drawn, lane_budget
+from grademl_otel.analyzers.graph.path import EVIDENCE
 from grademl_otel.analyzers.model.facts import Run, Scope
 
 from ..support import truth
@@ -460,6 +461,45 @@ def test_a_number_at_the_end_of_a_name_tells_instances_apart_not_types() -> None
         "Step[number=12]",
     ]
     assert len(found.select_types("Step")) == 1
+
+
+def test_a_number_in_the_name_goes_before_an_attribute_of_that_key() -> None:
+    spans = columns([S(name, 0, 1, attributes={"number": 3}) for name in ("Step#7", "Step")])
+    for chosen in (SpanIdentity(types=("number",)), SpanIdentity(tags=("number",))):
+        found = execution_model(spans, [], chosen)
+        assert {found.phases.identifier(node) for node in found.select("*").tolist()} == {
+            "Step[number=7]",
+            "Step[number=3]",
+        }
+
+
+def test_the_tag_that_numbers_siblings_is_none_that_can_be_chosen() -> None:
+    for keys in ({"types": ("n",)}, {"tags": ("n",)}):
+        with pytest.raises(errors.UsageError, match="choose another key"):
+            SpanIdentity(**keys)
+
+
+def test_of_a_parent_that_tells_what_follows_nothing_is_guessed_from_many_calls() -> None:
+    """Thirty alike calls, in one of which a link tells the order."""
+    calls = [
+        span
+        for n in range(30)
+        for span in (
+            S(f"p{n}", 1000 * n, 1000 * n + 100, name="p"),
+            S(f"a{n}", 1000 * n, 1000 * n + 30 + n, f"p{n}", name="a"),
+            S(f"b{n}", 1000 * n + 32 + n, 1000 * n + 80, f"p{n}", name="b"),
+            S(f"c{n}", 1000 * n + 82, 1000 * n + 90, f"p{n}", name="c"),
+        )
+    ]
+    calls[3] = replace(calls[3], links=[("a0", "follows")])
+    found = execution_model(columns(calls), [])
+    told = found.dependencies
+    of_first = told.where(found.phases.parent[told.target] == at(found, "/p[n=0]"))
+    assert [EVIDENCE[one] for one in of_first.evidence] == ["observed"]
+    assert len(told) > 30
+    drawn_ = types_networkx(found)
+    assert "observed" in {data.get("evidence") for *_, data in drawn_.edges(data=True)}
+    assert "inferred" in {data.get("evidence") for *_, data in drawn_.edges(data=True)}
 
 
 # --- GraphML ------------------------------------------------------------------------------------------------
