@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from heapq import heappop, heappush
+from typing import Final
 
 from grademl_otel.analyzers.graph.labels import LINK, QUEUE
 from grademl_otel.analyzers.graph.path import Lane
 from grademl_otel.analyzers.graph.siblings import Piece
 from grademl_otel.analyzers.graph.span_tree import SpanTree
+
+_NEVER: Final = 2**63
 
 
 class OtherLanes:
@@ -25,6 +28,7 @@ class OtherLanes:
         self._of_item: dict[str, _Latest] = {}
         self._of_lane: dict[tuple[int, Lane | None], _Latest] = {}
         self._entered: set[int] = set()
+        self._windows = {root.ix: (root.lo, root.hi)}  # of what links name, and of all above
 
     def add(self, parent: int, pieces: list[Piece]) -> None:
         """Remember the concurrent children of ``parent``, with what lies below, as possible ends of waits."""
@@ -79,15 +83,15 @@ class OtherLanes:
 
         Of another tree it ends when it does, be that after the root; it matters from the root's start on.
         """
-        tree = self._tree
-        lo, hi, at = self._root.lo, tree.end[ix], ix
-        seen: set[int] = set()
-        while at >= 0 and at != self._root.ix and at not in seen:
-            seen.add(at)
-            lo, hi = max(lo, tree.start[at]), min(hi, tree.end[at])
-            at = tree.parent[at]
-        if at == self._root.ix:
-            hi = min(hi, self._root.hi)
+        tree, windows = self._tree, self._windows
+        chain: dict[int, None] = {}
+        while ix >= 0 and ix not in windows and ix not in chain:
+            chain[ix] = None
+            ix = tree.parent[ix]
+        lo, hi = windows.get(ix, (self._root.lo, _NEVER))
+        for ix in reversed(chain):
+            lo, hi = max(lo, tree.start[ix]), min(hi, tree.end[ix])
+            windows[ix] = lo, hi
         return Piece(ix, lo, hi) if lo < hi else None
 
     def before(self, piece: Piece) -> Piece | None:

@@ -60,6 +60,7 @@ class SpanTree:
         self._waits = [name in semconv.WAIT_PHASES for name in spans.names]
         self._facts: dict[int, SpanFacts] = {}
         self._digests: dict[int, bytes] = {}
+        self._lanes_around: dict[int, Lane | None] = {}
         self._blockers = linked_spans(spans, BLOCKING)
 
     def children(self, ix: int) -> memoryview[int]:
@@ -103,14 +104,17 @@ class SpanTree:
 
     def lane_around(self, ix: int) -> Lane | None:
         """Return the lane of span ``ix``: its own, else that of its nearest ancestor with one."""
-        seen: set[int] = set()
-        while ix >= 0 and ix not in seen:
-            seen.add(ix)
-            lane = self.lane(ix)
-            if lane is not None:
-                return lane
+        lanes = self._lanes_around
+        unnamed: list[int] = []
+        while ix >= 0 and ix not in lanes:
+            lanes[ix] = self.lane(ix)
+            if lanes[ix] is not None:
+                break
+            unnamed.append(ix)
             ix = self.parent[ix]
-        return None
+        around = lanes.get(ix)
+        lanes.update(dict.fromkeys(unnamed, around))
+        return around
 
     def unit(self, ix: int) -> Unit | None:
         """Return the lane or thread that runs span ``ix``, one thing at a time; None when unknown."""

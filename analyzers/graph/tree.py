@@ -112,7 +112,7 @@ class _Walk:
                     else:
                         self._emit(piece.ix, before.hi, cursor, PROGRAM, _GAP)
                         cursor, entered_by = before.hi, PROGRAM
-                        stack.append(self._frame(before, before.hi, None, beside=True))
+                        stack.append(self._frame(before, before.hi, self._around(before), beside=True))
                         inside.add(before.ix)
                 continue
             if child.hi > cursor:
@@ -129,7 +129,7 @@ class _Walk:
                 awaited, edge = ended
                 self._emit(child.ix, awaited.hi, cursor, entered_by, _HANDOFF)
                 cursor, entered_by = awaited.hi, edge
-                stack.append(self._frame(awaited, awaited.hi, None, beside=True))
+                stack.append(self._frame(awaited, awaited.hi, self._around(awaited), beside=True))
                 inside.add(awaited.ix)
 
     def _frame(self, piece: Piece, until: int, inherited: Lane | None, beside: bool = False) -> _Frame:
@@ -138,6 +138,9 @@ class _Walk:
         if concurrent:
             self._others.add(piece.ix, concurrent)
         return _Frame(piece, until, lane, children, beside)
+
+    def _around(self, piece: Piece) -> Lane | None:
+        return self._tree.lane_around(piece.ix)
 
     def _own(self, piece: Piece, start: int, cursor: int, entered_by: int) -> tuple[int, int]:
         """Give ``[start, cursor)`` to ``piece`` itself if that is any time; return where the walk then is."""

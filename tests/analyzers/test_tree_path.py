@@ -340,6 +340,34 @@ def test_a_blocking_link_binds_a_sibling_that_would_not_block_otherwise() -> Non
     assert brief(path_of([*spans[:2], replace(spans[2], links=[])])) == "B40-100 R0-40"
 
 
+def test_what_is_entered_by_a_link_is_in_the_lane_of_what_holds_it() -> None:
+    """`part` names no lane: it is in that of `job`, and `other` runs beside it."""
+    spans = [
+        S("run", 0, 100, attributes=lane("main")),
+        S("wait", 50, 90, "run", attributes=lane("main"), links=[("part", "blocking")]),
+        S("job", 10, 85, "run", attributes=lane("worker")),
+        S("part", 20, 80, "job"),
+        S("other", 30, 70, "part", attributes=lane("elsewhere")),
+        S("own", 30, 40, "part", attributes=lane("worker")),
+    ]
+    assert brief(path_of(spans)) == "run90-100 wait80-90 part40-80 own30-40 part20-30 run0-20"
+
+
+def test_links_into_every_level_of_a_deep_tree_finish() -> None:
+    """None ended within the wait for it: each is looked at, with all that is above it, for nothing."""
+    depth = 10_000
+    spans = [S("run", 0, 10 * depth)]
+    spans += [
+        S(str(i), 0, 10 * i + 5, str(i + 1) if i < depth else None, "op", 2) for i in range(1, depth + 1)
+    ]
+    spans += [
+        S(f"w{i}", 10 * i + 6, 10 * i + 9, "run", "wait", links=[(str(i), "blocking")])
+        for i in range(1, depth)
+    ]
+    path = tree_path(columns(spans), 0)
+    assert totals(path) == {"wait": 3 * (depth - 1), "run": 10 * depth - 3 * (depth - 1)}
+
+
 def test_links_in_a_ring_and_to_what_lies_above_end() -> None:
     spans = [
         S("R", 0, 100),
