@@ -158,6 +158,24 @@ def test_the_main_thread_begins_the_steps_whatever_a_stream_repeats_of_them() ->
     assert (lane(spans, "aten::mm"), lane(spans, "aten::add")) == ("thread-7", "main")
 
 
+def test_an_arrow_begins_at_the_innermost_call_that_still_runs_however_deep() -> None:
+    depth = 2_000
+    calls = [event(f"call {n}", n, 4 * depth - 2 * n) for n in range(depth)]  # ends at 4 * depth - n
+    arrows = []
+    for n in range(depth):
+        arrow = {"cat": "fwdbwd", "id": n, "pid": 1, "name": "fwdbwd"}
+        arrows.append({**arrow, "ph": "s", "tid": 1, "ts": 4 * depth - n})
+        arrows.append({**arrow, "ph": "f", "bp": "e", "tid": 2, "ts": 5 * depth + 2 * n})
+        calls.append(event(f"back {n}", 5 * depth + 2 * n, 1, tid=2))
+    spans, _ = read([*calls, *arrows])
+    name = {int(of): spans.name(ix) for ix, of in enumerate(spans.span_id)}
+    links = spans.links
+    assert [
+        (spans.name(later), name[int(earlier)])
+        for later, earlier in zip(links.span_ix.tolist(), links.span_id, strict=True)
+    ] == [(f"back {n}", f"call {n}") for n in range(depth)]
+
+
 # --- A profile of a GPU -----------------------------------------------------------------------------------
 
 

@@ -71,11 +71,12 @@ class Bound(NamedTuple):
             first, last = np.searchsorted(sorted_place, [place, place + 1]).tolist()
             asked = np.flatnonzero(places == place)
             slots = first - 1 + np.searchsorted(sorted_start[first:last], times[asked], side="right")
-            for which, slot in zip(asked.tolist(), slots.tolist(), strict=True):
-                ix = int(self.order[slot]) if slot >= first else -1
-                while ix >= 0 and self.end[ix] < times[which]:
-                    ix = int(self.parent[ix])
-                found[which] = ix
+            found[asked[slots >= first]] = self.order[slots[slots >= first]]
+        # The last that began, or what encloses it, whichever has not ended.
+        left = np.flatnonzero(found >= 0)
+        while len(left := left[self.end[found[left]] < times[left]]):
+            found[left] = self.parent[found[left]]
+            left = left[found[left] >= 0]
         return found
 
 
