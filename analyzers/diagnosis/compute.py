@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.facts import StepFacts, not_measured, step_facts
 from grademl_otel.analyzers.diagnosis.finding import (
@@ -23,6 +25,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Where,
 )
 from grademl_otel.analyzers.diagnosis.stragglers import observable
+from grademl_otel.analyzers.graph.budget import steady_rows
 from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.device import DeviceStep, is_asynchronous
 from grademl_otel.analyzers.graph.main_lane import OTHER
@@ -32,7 +35,8 @@ from grademl_otel.analyzers.units import milliseconds, percent
 RULE: Final = "compute.bound"
 
 _MOST: Final = 0.5
-"""Of a phase: a part that takes that much of it is what to look into."""
+"""Of a phase: a part that takes that much of it is what to look into. Of the time from step to step: what
+steps take at least, if they set the pace."""
 _NO_CODE: Final = (sc.GC, *COLLECTIVE_PARTS)
 """Parts of a phase that say nothing of what the program computes in it."""
 
@@ -52,6 +56,9 @@ def judge(run: Run, inferred: bool = True) -> Judgement:
         lines = [f"The ranks wait for each other {percent(waiting)} of each step; for which is not known."]
         return Judgement([], [], Verdict("unknown", None, lines))
     slowest = max(facts, key=lambda steps: steps.step_ns)
+    period, step = _pace(run, slowest.rank)
+    if step < _MOST * period:
+        return Judgement([], [], Verdict("unknown", None, _outside(period, step)))
     phase = slowest.busiest
     if phase in (sc.COLLECTIVE, sc.COLLECTIVE_WAIT):
         return Judgement([], [])
@@ -74,6 +81,25 @@ def judge(run: Run, inferred: bool = True) -> Judgement:
     return Judgement(
         [finding], [], Verdict(RULE, INFO, _sentences(slowest, phase, share, is_asynchronous(run)))
     )
+
+
+def _pace(run: Run, rank: int) -> tuple[float, float]:
+    """Return the medians of the time from one steady step to the next, and of those steps, in ns."""
+    rows, steps = steady_rows(run, rank), run.steps
+    followed = np.diff(steps.step[rows]) == 1  # none was lost between the two
+    if not followed.any():
+        return 0.0, 0.0
+    one, other = rows[:-1][followed], rows[1:][followed]
+    period, step = steps.start[other] - steps.start[one], steps.end[one] - steps.start[one]
+    return float(np.median(period)), float(np.median(step))
+
+
+def _outside(period: float, step: float) -> list[str]:
+    return [
+        f"From step to step {milliseconds(period)} pass, of which a step takes {milliseconds(step)}:"
+        " what sets the pace is outside of the steps.",
+        'No loader is seen there. Name what the program does, to see it: `with grademl_otel.phase("fetch"):`.',
+    ]
 
 
 def _not_observable(ranks: int, share: float) -> list[str]:

@@ -202,6 +202,23 @@ def test_computing_sets_the_pace(tmp_path: Path) -> None:
     assert found.verdict.lines[0] == "The computation sets the pace: backward takes 59 % of each step."
 
 
+@pytest.mark.parametrize("between", [4, 11, 300])
+def test_what_takes_most_of_the_time_between_steps_sets_the_pace(between: int) -> None:
+    """A program with a queue of its own: its steps begin when it has a batch."""
+    starts = [n * (10 + between) * MS for n in range(60)]
+    rows = [R(at, at + 10 * MS, step=n, phases={sc.FORWARD: (at, 9 * MS, 1)}) for n, at in enumerate(starts)]
+    found = diagnose(run_from(rows, 0, rows[-1].end))
+    assert found.verdict is not None
+    if between < 10:
+        assert found.verdict.lines[0] == "The computation sets the pace: forward takes 90 % of each step."
+    else:
+        assert (found.findings, found.verdict.id) == ([], "unknown")
+        assert found.verdict.lines[0] == (
+            f"From step to step {10 + between} ms pass, of which a step takes 10 ms:"
+            " what sets the pace is outside of the steps."
+        )
+
+
 def test_a_backward_that_may_be_waiting_for_another_rank_is_said_to(tmp_path: Path) -> None:
     """All ranks leave backward together: that of the fast ones is mostly waiting for the slow one."""
     run = build(tmp_path, Training(ranks=3, epochs=1, steps_per_epoch=60, more_ns={(2, sc.BACKWARD): 6 * MS}))
