@@ -98,7 +98,7 @@ def _outside(period: float, step: float) -> list[str]:
     return [
         f"From step to step {milliseconds(period)} pass, of which a step takes {milliseconds(step)}:"
         " what sets the pace is outside of the steps.",
-        'No loader is seen there. Name what the program does, to see it: `with grademl_otel.phase("fetch"):`.',
+        'No loader is seen there. Name what is done, to see it: `with grademl_otel.phase("fetch"):`.',
     ]
 
 
