@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.graph.device_work import COMMUNICATION, DeviceWork
 from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges
 from grademl_otel.analyzers.graph.flatten import LanePieces
@@ -71,7 +72,7 @@ class _Members:
     key: IntArray
     """Number of the group and the operation, or of the one collective where its number is noted."""
     size: IntArray
-    """Of the group; 0 where it does not say."""
+    """Of the group; 0 where it does not say: then it is taken for all ranks."""
     noted: BoolArray
 
     def where(self, at: IntArray | BoolArray) -> _Members:
@@ -94,7 +95,7 @@ def joined(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork) -> Joined 
     np.minimum.at(least, of_key, counts)
     np.maximum.at(most, of_key, counts)
     np.maximum.at(expected, found.key, found.size)
-    expected[expected == 0] = len(ranks)
+    expected[expected == 0] = max(len(ranks), _world(spans, facts))
     members = np.bincount(of_key, minlength=keys)
     whole = (least == most) & (members == expected) & (members > 1)
     kept = whole[found.key]
@@ -103,6 +104,13 @@ def joined(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork) -> Joined 
     one = np.empty(len(order), np.int64)
     one[order] = np.cumsum(changes(found.key[order], nth[order])) - 1 if len(order) else order
     return _with_last(work, found, one)
+
+
+def _world(spans: SpanColumns, facts: ProfileFacts) -> int:
+    """Return how many ranks there are, as the profiles say; 0 where they do not."""
+    used = np.unique(spans.resource_ix[facts.ixs]).tolist()
+    told = (spans.resources[ix].get(semconv.WORLD_SIZE) for ix in used)
+    return max((size for size in told if isinstance(size, int)), default=0)
 
 
 def _members(spans: SpanColumns, facts: ProfileFacts, work: DeviceWork, ranks: list[int]) -> _Members:

@@ -495,6 +495,17 @@ def test_ranks_without_a_collective_in_common_have_a_path_each() -> None:
     assert len(paths_together(one, other)) == 2
 
 
+def test_a_group_of_unknown_size_may_be_all_ranks_of_the_job() -> None:
+    """The one that is not here may have come last."""
+    for world, paths in ((2, 1), (3, 2)):
+        profiles = two_ranks(None)
+        for profile in profiles:
+            profile.world = world
+            for event in profile.events:
+                event["args"].pop("Group size", None)
+        assert len(paths_together(*profiles)) == paths
+
+
 def test_a_collective_of_which_a_member_is_missing_is_not_told_apart() -> None:
     one, other = two_ranks()
     for event in (*one.events, *other.events):
