@@ -114,6 +114,8 @@ def test_what_is_known_only_as_a_sum_is_joined_as_inferred_and_to_no_item() -> N
     assert {lane for _, lane in graph.nodes(data="lane")} == {"main"}
     assert {data["kind"] for _, _, data in graph.edges(data=True)} == {"program"}
     assert {data["evidence"] for a, _, data in graph.edges(data=True)} == {"inferred"}
+    sums = {data["phase"] for _, data in graph.nodes(data=True) if data.get("inferred")}
+    assert {"data.wait", "forward"} <= sums
 
 
 def test_of_several_waits_in_one_sum_none_is_taken_for_that_of_a_known_item() -> None:

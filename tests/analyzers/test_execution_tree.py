@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grademl_otel.analyzers.execution import BESIDE, DERIVED, SELF, Pattern, Phases, Types, active, moments
+from grademl_otel.analyzers.execution import (
+    BESIDE,
+    DERIVED,
+    INFERRED,
+    SELF,
+    Pattern,
+    Phases,
+    Types,
+    active,
+    moments,
+)
 from grademl_otel.analyzers.execution.assembly import NoTree, assemble
 from grademl_otel.analyzers.execution.draft import ROOT, Draft, IllegalPlace
 from grademl_otel.analyzers.execution.identity import identifier, tags
@@ -162,6 +172,17 @@ def test_self_time_is_a_leaf_that_stands_for_all_gaps_between_children() -> None
     assert (phases.start[leaf], phases.end[leaf], phases.busy[leaf]) == (0, 90, 10 + 20 + 30)
     assert phases.parent[leaf] == outer
     assert "/a/self" in paths(types)
+
+
+def test_self_time_of_a_sum_has_no_more_of_a_place_than_that() -> None:
+    phases, _, _ = tree(
+        P(-1, "a", 0, 100, flags=INFERRED), P(0, "b", 0, 40), P(-1, "c", 200, 300), P(2, "d", 200, 240)
+    )
+    leaves = np.flatnonzero(phases.has(SELF)).tolist()
+    assert {phases.path(leaf): bool(phases.flags[leaf] & INFERRED) for leaf in leaves} == {
+        "/a/self": True,
+        "/c/self": False,
+    }
 
 
 def test_what_runs_beside_its_parent_takes_none_of_its_time() -> None:
