@@ -72,7 +72,7 @@ def plain_paths(
     trees = _Trees(spans, members, up, roots)
     children = _Children(trees, spans)
     on = _on_path(trees, children.ix[children.chosen])
-    if children.settle_alike(spans, choose):
+    if children.settle_alike(spans, choose, units):
         on = _on_path(trees, children.ix[children.chosen])
     overlaps = np.zeros(len(roots), bool)
     overlaps[trees.tree[children.overlapping(on, tolerance, units)]] = True
@@ -152,10 +152,10 @@ class _Children:
             order[tied] = order[tied][np.lexsort(by_rule)]
         return order
 
-    def settle_alike(self, spans: SpanColumns, choose: Choice) -> bool:
+    def settle_alike(self, spans: SpanColumns, choose: Choice, units: Units) -> bool:
         """Let ``choose`` tell which of siblings alike in time and name it is; return whether there are any.
 
-        It matters only where what is below them differs, or where they ran.
+        It matters only where what is below them differs, their kind, or where they ran.
         """
         trees = self._trees
         one = np.flatnonzero(self._key[1:] == self._key[:-1])  # and the next after it
@@ -165,15 +165,19 @@ class _Children:
         one, some, other = one[alike], some[alike], other[alike]
         if not len(one):
             return False
+        new = np.append(True, np.diff(one) > 1)
+        asked = self.chosen[one[new]][np.cumsum(new) - 1]  # the first of them, if any
+        one, some, other, new = one[asked], some[asked], other[asked], new[asked]
+        if not len(one):
+            return False
         holds = np.zeros(len(trees.members), bool)
         holds[trees.up] = True
-        resources = spans.resource_ix[trees.members[some]], spans.resource_ix[trees.members[other]]
-        new = np.append(True, np.diff(one) > 1)
-        matters = np.logical_or.reduceat(
-            holds[some] | holds[other] | (resources[0] != resources[1]), np.flatnonzero(new)
-        )
+        ixs = trees.members[some], trees.members[other]
+        differ = holds[some] | holds[other] | (units(ixs[0]) != units(ixs[1]))
+        for column in (spans.kind, spans.resource_ix):
+            differ |= column[ixs[0]] != column[ixs[1]]
+        matters = np.logical_or.reduceat(differ, np.flatnonzero(new))
         begin, end = one[new], one[np.append(new[1:], True)] + 2
-        matters &= self.chosen[begin]  # the first of them, if any
         if not matters.any():
             return False
         of_those = one[matters[np.cumsum(new) - 1]]

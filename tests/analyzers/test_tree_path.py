@@ -527,6 +527,21 @@ def test_alike_siblings_of_two_services_do_not_depend_on_the_order_of_spans() ->
     assert service(spans) == service([spans[0], spans[2], spans[1]])
 
 
+def test_alike_siblings_of_two_kinds_do_not_depend_on_the_order_of_spans() -> None:
+    """Many traces are added up by the kinds of spans."""
+    alike = [S(f"A{kind}", 20, 32, "R", "A", kind=kind) for kind in (KIND_PRODUCER, KIND_CONSUMER)]
+    one, other = columns([S("R", 0, 32), *alike]), columns([S("R", 0, 32), *alike[::-1]])
+    assert told(one, tree_path(one, 0)) == told(other, tree_path(other, 0))
+
+
+def test_alike_siblings_of_two_threads_do_not_depend_on_the_order_of_spans() -> None:
+    """Which of them it is shows in how what was before is entered: by its own thread, or not."""
+    spans = [S("R", 0, 32), S("B", 8, 20, "R", attributes={"thread.id": 1})]
+    alike = [S(f"A{n}", 20, 32, "R", "A", attributes={"thread.id": n}) for n in (1, 2)]
+    one, other = columns([*spans, *alike]), columns([*spans, *alike[::-1]])
+    assert told(one, path_of([*spans, *alike])) == told(other, path_of([*spans, *alike[::-1]]))
+
+
 def test_alike_siblings_with_unlike_children_do_not_depend_on_the_order_of_spans() -> None:
     spans = [
         S("R", 0, 100),

@@ -27,7 +27,7 @@ def told(spans: SpanColumns, path: Path, shift: int = 0) -> list[tuple[object, .
     sections = [
         (
             s.start - shift, s.end - shift, s.phase, s.kind, s.rank, s.lane, s.step, s.item, s.entered_by,
-            spans.service(s.span_ix) if s.span_ix is not None else None,
+            *((spans.service(s.span_ix), int(spans.kind[s.span_ix])) if s.span_ix is not None else ()),
         )
         for s in path.sections
     ]  # fmt: skip
