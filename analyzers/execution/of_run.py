@@ -129,7 +129,7 @@ class _Attempt:
                 self._number(scope),
                 draft.label(_said(scope, _TAGS)),
                 scope.span_ix,
-                BESIDE if scope.attributes.get(sc.CHECKPOINT_PART) == _BACKGROUND else 0,
+                BESIDE if _in_background(scope) else 0,
             )
             for scope, outer in zip(scopes, above, strict=True)
         ]
@@ -229,7 +229,7 @@ class _Attempt:
                 continue
             of_rank = steps.of_rank(scope.rank)
             row = of_rank.start + int(np.searchsorted(start[of_rank], scope.start, side="right")) - 1
-            if row < of_rank.start or scope.end > end[row] or scope.attributes.get(sc.LANE) == "checkpoint":
+            if row < of_rank.start or scope.end > end[row] or _in_background(scope):
                 continue
             around = by_row[first[row] : first[row + 1]]
             holds = (phase_start[around] <= scope.start) & (phase_end[around] >= scope.end)
@@ -239,6 +239,10 @@ class _Attempt:
                 self._draft.move(phase, int(added[around[shortest]]))
             else:
                 self._draft.move(phase, int(rows[row]))
+
+
+def _in_background(scope: Scope) -> bool:
+    return scope.attributes.get(sc.CHECKPOINT_PART) == _BACKGROUND
 
 
 def _said(scope: Scope, of: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

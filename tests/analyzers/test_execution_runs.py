@@ -186,6 +186,17 @@ def test_work_within_a_step_is_part_of_the_phase_that_it_lies_in() -> None:
     assert found.phases.busy[main_leaves(found, 0)].sum() == 100
 
 
+def test_what_is_written_in_the_background_during_one_step_is_no_part_of_it() -> None:
+    said = {sc.CHECKPOINT_FORMAT: "dcp", sc.CHECKPOINT_PART: "background", sc.LANE: "checkpoint"}
+    spans = [S("run", 0, 100), S("checkpoint.save", 20, 40, "run")]
+    run = run_from([R(0, 100, phases={"forward": (10, 50, 1)})], 0, 100, spans=spans,
+                   scopes=[Scope("checkpoint.save", 0, 20, 40, 1, said)])  # fmt: skip
+    found = execution_model(run.spans, [replace(run, run_spans={0: 0})])
+    written = at(found, "/run*/attempt*/rank*/checkpoint.save[format=dcp, part=background]")
+    assert found.phases.flags[written] & BESIDE
+    assert found.phases.busy[main_leaves(found, 0)].sum() == 100
+
+
 @pytest.mark.parametrize("number", [2**70, -1, True, "7", None])
 def test_a_number_that_is_none_is_no_tag(number: Any) -> None:
     scopes = [Scope("epoch", 0, 0, 90, 1, {sc.EPOCH_NUMBER: number})]
