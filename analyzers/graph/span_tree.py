@@ -57,6 +57,7 @@ class SpanTree:
         self._ranks = [
             rank if isinstance(rank := r.get(semconv.RANK), int) else None for r in spans.resources
         ]
+        self._places = [repr(sorted(map(repr, r.items()))) for r in spans.resources]
         self._waits = [name in semconv.WAIT_PHASES for name in spans.names]
         self._facts: dict[int, SpanFacts] = {}
         self._digests: dict[int, bytes] = {}
@@ -145,7 +146,7 @@ class SpanTree:
                 (self.start[ix] - start, self.end[ix] - start, spans.name(ix)) for ix in self.blockers(at)
             )
             own = (
-                self.end[at] - start, spans.name(at), self.kind[at], spans.service(at), self.rank(at),
+                self.end[at] - start, spans.name(at), self.kind[at], self._places[self.resource[at]],
                 unit, facts.item, facts.step, linked,
             )  # fmt: skip
             below = sorted(

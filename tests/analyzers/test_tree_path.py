@@ -527,6 +527,15 @@ def test_alike_siblings_of_two_services_do_not_depend_on_the_order_of_spans() ->
     assert service(spans) == service([spans[0], spans[2], spans[1]])
 
 
+def test_alike_siblings_of_two_processes_do_not_depend_on_the_order_of_spans() -> None:
+    thread = {"thread.id": 1}
+    here, there = ({"service.name": "a", "process.pid": pid} for pid in (1, 2))
+    spans = [S("R", 0, 32), S("B", 8, 20, "R", attributes=thread, resource=here)]
+    alike = [S(f"A{n}", 20, 32, "R", "A", attributes=thread, resource=p) for n, p in enumerate((here, there))]
+    one, other = columns([*spans, *alike]), columns([*spans, *alike[::-1]])
+    assert told(one, path_of([*spans, *alike])) == told(other, path_of([*spans, *alike[::-1]]))
+
+
 def test_alike_siblings_of_two_kinds_do_not_depend_on_the_order_of_spans() -> None:
     """Many traces are added up by the kinds of spans."""
     alike = [S(f"A{kind}", 20, 32, "R", "A", kind=kind) for kind in (KIND_PRODUCER, KIND_CONSUMER)]
