@@ -130,15 +130,7 @@ def slowly(drawn: Drawn) -> list[Brief]:
     by: EnteredBy | None = in_lane(here, None)
     if here.end < cursor:
         emit(here, here.end, cursor, "gap", EnteredBy("program"), hole=True)
-        cursor, later = (
-            here.end,
-            min(
-                (a for a in drawn.activities if a.lane == lane and a.start >= cursor),
-                key=lambda a: a.start,
-                default=None,
-            ),
-        )
-        by = in_lane(here, later)
+        cursor = here.end
     while cursor > low:
         if cursor > here.start:
             assert by is not None
