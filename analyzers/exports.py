@@ -13,7 +13,7 @@ from grademl_otel.analyzers.execution.of_traces import SpanIdentity
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.graph import Path, event_networkx, path_networkx, run_graph, run_path
 from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
-from grademl_otel.analyzers.graph.profile_path import graph_of_path
+from grademl_otel.analyzers.graph.profiles.profile_path import graph_of_path
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import build_runs

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grademl_otel.analyzers.errors import UsageError
-from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
+from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.sources.base import Progress, no_progress

@@ -14,7 +14,7 @@ import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, TracePaths, trace_roots
-from grademl_otel.analyzers.graph.profile_path import paths_of_traces
+from grademl_otel.analyzers.graph.profiles.profile_path import paths_of_traces
 from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.run import Run, build_run

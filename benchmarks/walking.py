@@ -43,7 +43,7 @@ def one_by_one(size: str) -> Work:
     """Return the paths of the same by the walk that goes from span to span."""
     from benchmarks.shapes import SPANS_PER_TRACE, traces
     from grademl_otel.analyzers.graph import SpanTree, trace_roots
-    from grademl_otel.analyzers.graph.tree import walk
+    from grademl_otel.analyzers.graph.trees.tree import walk
 
     spans = traces(int(size) // SPANS_PER_TRACE)
 
@@ -89,7 +89,7 @@ def _shape(name: str, arrays: bool) -> Callable[[str], Work]:
     def way(size: str) -> Work:
         from benchmarks import shapes
         from grademl_otel.analyzers.graph import SpanTree, tree_path
-        from grademl_otel.analyzers.graph.tree import walk
+        from grademl_otel.analyzers.graph.trees.tree import walk
 
         apart = {"siblings": 0, "apart": 3_000}
         count = int(size)
@@ -124,7 +124,7 @@ def reading(path: str) -> Work:
 def profile(path: str) -> Work:
     """Read the profile at ``path``; make its event graph and its path."""
     from grademl_otel.analyzers.graph import trace_roots
-    from grademl_otel.analyzers.graph.profile_path import profile_path
+    from grademl_otel.analyzers.graph.profiles.profile_path import profile_path
     from grademl_otel.analyzers.sources.base import Selection, SourceOptions
     from grademl_otel.analyzers.sources.registry import open_source
 

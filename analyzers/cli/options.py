@@ -12,7 +12,7 @@ import click
 from grademl_otel.analyzers.cli import parse
 from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.errors import UsageError
-from grademl_otel.analyzers.graph.tolerance import OverlapTolerance
+from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.sources.base import no_progress

@@ -26,8 +26,8 @@ from grademl_otel.analyzers.diagnosis.finding import (
 )
 from grademl_otel.analyzers.diagnosis.straggler_words import few_steps
 from grademl_otel.analyzers.graph import activities
-from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.graph.ranks import COLLECTIVES, Comparison, compare_ranks
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, milliseconds, percent
 

@@ -26,9 +26,9 @@ from grademl_otel.analyzers.diagnosis.finding import (
 )
 from grademl_otel.analyzers.diagnosis.stragglers import observable
 from grademl_otel.analyzers.graph.budget import steady_rows
-from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.device import DeviceStep, is_asynchronous
-from grademl_otel.analyzers.graph.main_lane import OTHER
+from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import milliseconds, percent
 

@@ -21,7 +21,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
 )
 from grademl_otel.analyzers.diagnosis.trust import withhold
 from grademl_otel.analyzers.graph import lane_budget, steady_level, steady_rows
-from grademl_otel.analyzers.graph.main_lane import STEP_PHASES
+from grademl_otel.analyzers.graph.runs.main_lane import STEP_PHASES
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.graph.ranks import Comparison
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER
 from grademl_otel.analyzers.model.columns import IntArray
 
 BoolArray = npt.NDArray[np.bool_]

@@ -9,8 +9,8 @@ from typing import Final
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import CONFIDENT_STEPS, Abstained
 from grademl_otel.analyzers.diagnosis.lateness import COVERED_SHARE, NOW_AND_THEN, Lateness
-from grademl_otel.analyzers.graph.main_lane import OTHER
 from grademl_otel.analyzers.graph.ranks import BACKWARD, FIRST_COLLECTIVE, Comparison
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER
 from grademl_otel.analyzers.units import milliseconds, percent
 
 RULE: Final = "ranks.straggler"

@@ -18,7 +18,7 @@ from grademl_otel.analyzers.execution.beside import Lanes, note
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING
 from grademl_otel.analyzers.execution.order import BoolArray
-from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, rows_and_phases
+from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, rows_and_phases
 from grademl_otel.analyzers.model.attempts import whole
 from grademl_otel.analyzers.model.collectives import collectives_of
 from grademl_otel.analyzers.model.columns import IntArray

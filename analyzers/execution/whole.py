@@ -33,7 +33,7 @@ from grademl_otel.analyzers.execution.owners import (
 )
 from grademl_otel.analyzers.execution.patterns import Pattern
 from grademl_otel.analyzers.execution.repeatability import repeatability
-from grademl_otel.analyzers.graph.learned_siblings import learned_siblings
+from grademl_otel.analyzers.graph.inferences.learned_siblings import learned_siblings
 from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns

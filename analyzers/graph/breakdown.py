@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.activities import activities
-from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
-from grademl_otel.analyzers.graph.device_work import (
+from grademl_otel.analyzers.graph.intervals import BoolArray, Canvas
+from grademl_otel.analyzers.graph.profiles.device_work import (
     COMMUNICATION,
     COMPUTE,
     COPY,
@@ -37,12 +36,13 @@ from grademl_otel.analyzers.graph.device_work import (
     ProfileWork,
     profile_work,
 )
-from grademl_otel.analyzers.graph.intervals import BoolArray, Canvas
-from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, OTHER, UNTRACED, MainLanes
-from grademl_otel.analyzers.graph.profile_facts import MAIN, STREAM, WORKERS
-from grademl_otel.analyzers.graph.profile_path import profiles
-from grademl_otel.analyzers.graph.span_graph import span_graph
-from grademl_otel.analyzers.graph.span_tree import trace_roots
+from grademl_otel.analyzers.graph.profiles.profile_facts import MAIN, STREAM, WORKERS
+from grademl_otel.analyzers.graph.profiles.profile_path import profiles
+from grademl_otel.analyzers.graph.profiles.span_graph import span_graph
+from grademl_otel.analyzers.graph.runs.activities import activities
+from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
+from grademl_otel.analyzers.graph.runs.main_lane import GAPS, NAMES, OTHER, UNTRACED, MainLanes
+from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.activities import activities
-from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_PARTS
-from grademl_otel.analyzers.graph.main_lane import NAMES, WORK_SCOPES, MainLanes
+from grademl_otel.analyzers.graph.runs.activities import activities
+from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
+from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, MainLanes
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run
 

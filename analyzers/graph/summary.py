@@ -12,12 +12,12 @@ import numpy as np
 from grademl_otel.analyzers.graph.blocked import blocked_by_phase, blocked_by_rank
 from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.keys import LANE, OPERATION, PHASE, RANK, Keys, lane_name, rank_name
-from grademl_otel.analyzers.graph.main_lane import GAPS, UNTRACED
 from grademl_otel.analyzers.graph.path import Path, Sections
-from grademl_otel.analyzers.graph.run_graph import MAIN, run_graph
+from grademl_otel.analyzers.graph.runs.main_lane import GAPS, UNTRACED
+from grademl_otel.analyzers.graph.runs.run_graph import MAIN, run_graph
 from grademl_otel.analyzers.graph.schedule import MOST_JOINS, Schedule
 from grademl_otel.analyzers.graph.self_time import self_times
-from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
+from grademl_otel.analyzers.graph.trees.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.arrays import added
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run

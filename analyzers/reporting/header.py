@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph.main_lane import OTHER
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER
 from grademl_otel.analyzers.reporting.canvas import Canvas
 from grademl_otel.analyzers.reporting.document import (
     ClockOffset,

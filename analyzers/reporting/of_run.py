@@ -14,7 +14,7 @@ from grademl_otel.analyzers.diagnosis.finding import Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of, untold
 from grademl_otel.analyzers.graph import StepBreakdown, activities, lane_budget, step_breakdown
 from grademl_otel.analyzers.graph.device import device_step, is_asynchronous
-from grademl_otel.analyzers.graph.run_path import run_path
+from grademl_otel.analyzers.graph.runs.run_path import run_path
 from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import HowEnded, Run
 from grademl_otel.analyzers.reporting.breakdown import breakdown_of_run

@@ -11,9 +11,9 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.breakdown import profile_breakdown
-from grademl_otel.analyzers.graph.profile_path import profiles, roots_on_path
-from grademl_otel.analyzers.graph.trace_paths import TracePaths
-from grademl_otel.analyzers.graph.virtual_phases import with_virtual_phases
+from grademl_otel.analyzers.graph.profiles.profile_path import profiles, roots_on_path
+from grademl_otel.analyzers.graph.trees.trace_paths import TracePaths
+from grademl_otel.analyzers.graph.trees.virtual_phases import with_virtual_phases
 from grademl_otel.analyzers.model.clocks import Clocks
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces

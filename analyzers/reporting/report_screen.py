@@ -17,7 +17,7 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Finding,
     Verdict,
 )
-from grademl_otel.analyzers.graph.main_lane import OTHER, STEP_PHASES
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.breakdown import breakdown_table, worth_telling
 from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table

@@ -10,9 +10,9 @@ import numpy as np
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.keys import KEYS, rank_name
 from grademl_otel.analyzers.graph.path import Path, Section, Sections
-from grademl_otel.analyzers.graph.profile_path import graph_of_path
+from grademl_otel.analyzers.graph.profiles.profile_path import graph_of_path
 from grademl_otel.analyzers.graph.summary import Summary, profile_summary, run_summary, tree_summary
-from grademl_otel.analyzers.graph.virtual_phases import Told
+from grademl_otel.analyzers.graph.trees.virtual_phases import Told
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.reporting.document import Omitted, PathInfo, SummaryEntry

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph.activities import activities
-from grademl_otel.analyzers.graph.barrier import (
+from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, Edges, EventGraph
+from grademl_otel.analyzers.graph.inferences.barrier import (
     Barriers,
     barriers_of,
     stages_of,
 )
-from grademl_otel.analyzers.graph.barrier_graph import with_barriers
-from grademl_otel.analyzers.graph.common_steps import same_steps, training_rows
-from grademl_otel.analyzers.graph.estimates import wilson
-from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, Edges, EventGraph
-from grademl_otel.analyzers.graph.main_lane import GAPS, NAMES, phase_named
+from grademl_otel.analyzers.graph.inferences.barrier_graph import with_barriers
+from grademl_otel.analyzers.graph.inferences.common_steps import same_steps, training_rows
+from grademl_otel.analyzers.graph.inferences.estimates import wilson
 from grademl_otel.analyzers.graph.path import EVIDENCE, GAP, KINDS, Path, kind_of
+from grademl_otel.analyzers.graph.runs.activities import activities
+from grademl_otel.analyzers.graph.runs.main_lane import GAPS, NAMES, phase_named
 from grademl_otel.analyzers.graph.schedule import Schedule
 from grademl_otel.analyzers.graph.walk import walk
 from grademl_otel.analyzers.model.run import Run

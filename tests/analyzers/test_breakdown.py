@@ -18,7 +18,7 @@ from grademl_otel.analyzers.graph.breakdown import (
     run_breakdown,
     temporal_breakdown,
 )
-from grademl_otel.analyzers.graph.span_tree import trace_roots
+from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.subject import read_subject
 

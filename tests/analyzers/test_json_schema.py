@@ -240,7 +240,7 @@ def test_python_verbs_refuse_what_does_not_exist(tmp_path: Path) -> None:
 def test_importing_a_part_leaves_the_verbs_callable() -> None:
     code = (
         "import grademl_otel.analyzers as a;"
-        "import grademl_otel.analyzers.reporting.text, grademl_otel.analyzers.graph.run_path;"
+        "import grademl_otel.analyzers.reporting.text, grademl_otel.analyzers.graph.runs.run_path;"
         "verbs = a.report, a.runs, a.critical_path, a.dependency_graph;"
         "print([callable(verb) for verb in verbs])"
     )

@@ -18,9 +18,9 @@ import pytest
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.graph.path import GAP
-from grademl_otel.analyzers.graph.profile_path import paths_of_traces
-from grademl_otel.analyzers.graph.span_tree import trace_roots
-from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE
+from grademl_otel.analyzers.graph.profiles.profile_path import paths_of_traces
+from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
+from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
 from grademl_otel.analyzers.sources import Selection, open_source
 from grademl_otel.analyzers.sources.buffer import SpanBuilder

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grademl_otel.analyzers.graph.estimates import resistant_slope, wilson
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, QUEUE, Edges, EventGraph
-from grademl_otel.analyzers.graph.learned import FEWEST, learn, learned_edges
+from grademl_otel.analyzers.graph.inferences.estimates import resistant_slope, wilson
+from grademl_otel.analyzers.graph.inferences.learned import FEWEST, learn, learned_edges
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, UNEXPLAINED, WAIT, WORK
-from grademl_otel.analyzers.graph.run_path import run_path
+from grademl_otel.analyzers.graph.runs.run_path import run_path
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Loader
 from tests.support.build import R, run_from

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grademl_otel.analyzers.execution.whole import execution_model
-from grademl_otel.analyzers.graph.learned_siblings import Siblings, learned_siblings
+from grademl_otel.analyzers.graph.inferences.learned_siblings import Siblings, learned_siblings
 from grademl_otel.analyzers.graph.path import EVIDENCE
 from grademl_otel.analyzers.model.columns import SpanColumns
 from tests.support.build import S, columns

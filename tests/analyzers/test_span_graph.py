@@ -18,12 +18,17 @@ import pytest
 from grademl_otel.analyzers.answers import critical_path
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.graph.event_graph import EDGE_KINDS, EventGraph
-from grademl_otel.analyzers.graph.flatten import innermost
 from grademl_otel.analyzers.graph.path import EVIDENCE, KINDS, Path
-from grademl_otel.analyzers.graph.profile_path import graph_path, paths_of_traces, profile_path, profiles
-from grademl_otel.analyzers.graph.span_graph import span_graph
-from grademl_otel.analyzers.graph.span_tree import trace_roots
-from grademl_otel.analyzers.graph.tolerance import DEFAULT_TOLERANCE
+from grademl_otel.analyzers.graph.profiles.flatten import innermost
+from grademl_otel.analyzers.graph.profiles.profile_path import (
+    graph_path,
+    paths_of_traces,
+    profile_path,
+    profiles,
+)
+from grademl_otel.analyzers.graph.profiles.span_graph import span_graph
+from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
+from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import PathInfo

@@ -15,7 +15,7 @@ from grademl_otel.analyzers.graph import run_path, run_summary, tree_path, tree_
 from grademl_otel.analyzers.graph import summary as module
 from grademl_otel.analyzers.graph.self_time import self_times
 from grademl_otel.analyzers.graph.summary import NOT_BY_TIMES, SummaryRow
-from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
+from grademl_otel.analyzers.graph.trees.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_INTERNAL, KIND_PRODUCER
 
 from ..support.build import S, columns, run_of

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grademl_otel import semconv as sc
-from grademl_otel.analyzers.graph.activities import activities
 from grademl_otel.analyzers.graph.budget import lane_budget
-from grademl_otel.analyzers.graph.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
-from grademl_otel.analyzers.graph.estimates import wilson
-from grademl_otel.analyzers.graph.run_graph import run_graph
-from grademl_otel.analyzers.graph.run_path import run_path
-from grademl_otel.analyzers.graph.table_ties import TableTies, table_ties
+from grademl_otel.analyzers.graph.inferences.estimates import wilson
+from grademl_otel.analyzers.graph.inferences.table_ties import TableTies, table_ties
+from grademl_otel.analyzers.graph.runs.activities import activities
+from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
+from grademl_otel.analyzers.graph.runs.run_graph import run_graph
+from grademl_otel.analyzers.graph.runs.run_path import run_path
 from grademl_otel.analyzers.model.run import Run
 from tests.support.build import R, run_from, run_of
 from tests.support.synthetic import MS, US, Training

@@ -16,7 +16,7 @@ from grademl_otel.analyzers.graph import (
     trace_paths,
     tree_path,
 )
-from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
+from grademl_otel.analyzers.graph.trees.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER
 
 from ..support.build import S, columns

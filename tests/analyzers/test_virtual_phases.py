@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grademl_otel.analyzers.graph import trace_paths
-from grademl_otel.analyzers.graph.virtual_phases import Told, with_virtual_phases
+from grademl_otel.analyzers.graph.trees.virtual_phases import Told, with_virtual_phases
 
 from ..support.build import S, columns
 

@@ -20,7 +20,7 @@ if not hasattr(torch.distributed.ProcessGroup, "register_post_hook"):
     pytest.skip("process groups of this torch have no hooks", allow_module_level=True)
 
 from grademl_otel import analyzers  # noqa: E402
-from grademl_otel.analyzers.graph.main_lane import OTHER  # noqa: E402
+from grademl_otel.analyzers.graph.runs.main_lane import OTHER  # noqa: E402
 from tests.support.straggler_program import LATE, LATE_S, STEPS, WARM_UP, who  # noqa: E402
 
 PROGRAM = training.ROOT / "tests" / "support" / "straggler_program.py"

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grademl_otel.analyzers.graph import OverlapTolerance, forest, trace_paths
+from grademl_otel.analyzers.graph import OverlapTolerance, trace_paths
+from grademl_otel.analyzers.graph.trees import forest
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_INTERNAL, KIND_PRODUCER
 
 from ..support.build import S, columns

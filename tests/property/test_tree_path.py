@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grademl_otel.analyzers.graph import Path, trace_paths, tree_path
-from grademl_otel.analyzers.graph.tree_schedule import TreeSchedule
+from grademl_otel.analyzers.graph.trees.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_INTERNAL, KIND_PRODUCER
 
 from ..support.build import S, columns

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, OverlapTolerance, Path, SpanTree
-from grademl_otel.analyzers.graph.labels import labelled
-from grademl_otel.analyzers.graph.trace_paths import MOST_NS
-from grademl_otel.analyzers.graph.tree import walk
+from grademl_otel.analyzers.graph.trees.labels import labelled
+from grademl_otel.analyzers.graph.trees.trace_paths import MOST_NS
+from grademl_otel.analyzers.graph.trees.tree import walk
 from grademl_otel.analyzers.model.columns import SpanColumns
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles of threads and streams as event graphs."""
