@@ -127,7 +127,7 @@ def critical_path(**options: Any) -> Outcome:
         answer = answers.per_trace(query, by=by, top=top)
         text = "\n".join(to_json(document, indent=False) for document in answer.found)
         return Outcome(text, style.output, _reservation(answer.broken, answer.found, style))
-    return _of_attempts(lambda one: answers.critical_path(one, by=by, top=top), query, style, by)
+    return _of_attempts(lambda one: answers.critical_path(one, by=by, top=top), query, style, by, top)
 
 
 grademl.add_alias("path", "critical-path")
@@ -138,7 +138,11 @@ grademl.add_command(doctor)
 
 
 def _of_attempts(
-    ask: Callable[[Query], Answer[Any]], query: Query, style: Style, by: str | None = None
+    ask: Callable[[Query], Answer[Any]],
+    query: Query,
+    style: Style,
+    by: str | None = None,
+    top: int | None = None,
 ) -> Outcome:
     """Return the answers for each attempt that the query asks for, without those of which there is none."""
     chosen, found = answers.each_attempt(query), []
@@ -148,30 +152,33 @@ def _of_attempts(
         except NothingFound:
             if one is chosen[-1] and not found:
                 raise
-    return _outcome(found, style, by)
+    return _outcome(found, style, by, top)
 
 
-def _outcome(found: Sequence[Answer[Any]], style: Style, by: str | None = None) -> Outcome:
+def _outcome(
+    found: Sequence[Answer[Any]], style: Style, by: str | None = None, top: int | None = None
+) -> Outcome:
     """Return the answers as text, one after the other; several in JSON are lines, as with --per-trace."""
     documents: list[Document] = [answer.found for answer in found]
     if len(documents) > 1 and style.format == "csv":
         raise UsageError("--attempt all has no csv form; give one attempt")
     form = "jsonl" if len(documents) > 1 and style.format == "json" else style.format
-    texts = [_written(document, form, style, by) for document in documents]
+    texts = [_written(document, form, style, by, top) for document in documents]
     broken = next((answer.broken for answer in found if answer.broken is not None), None)
     separator = "\n" if form == "jsonl" else "\n\n"
     text = separator.join(one.rstrip("\n") for one in texts) if len(texts) > 1 else texts[0]
     return Outcome(text, style.output, _reservation(broken, documents, style))
 
 
-def _written(document: Document, form: str, style: Style, by: str | None) -> str:
+def _written(document: Document, form: str, style: Style, by: str | None, top: int | None) -> str:
     if form == "json":
         return to_json(document)
     if form == "jsonl":
         return to_json_lines(document)
     if form in ("csv", "markdown"):
         return tables.write(document, form, by)
-    return render(document, by=by, color=None if style.output is None and not style.no_color else False)
+    color = None if style.output is None and not style.no_color else False
+    return render(document, by=by, top=top, color=color)
 
 
 def _reservation(broken: str | None, documents: Sequence[Document], style: Style) -> GrademlError | None:

@@ -21,9 +21,10 @@ from grademl_otel.analyzers.reporting.document import (
 )
 from grademl_otel.analyzers.units import count, milliseconds, percent, seconds
 
-KEYS = 20
-"""Keys shown unless told otherwise; the document was made with --top."""
-SECTIONS = 10
+KEYS: Final = 20
+"""Keys shown unless told otherwise."""
+SECTIONS: Final = 10
+"""Sections, likewise."""
 _LONG_NS: Final = 10e9
 _BAR: Final = 12
 _CALLS: Final = ("server", "client", "producer", "consumer")
@@ -37,23 +38,27 @@ _EXPLAINED: Final = {
 _BEFORE: Final = "on path: with what went by before it began, in gaps and handoffs."
 
 
-def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
-    """Write the head, then the path of one run or trace, or of many traces together."""
+def draw(canvas: Canvas, document: CriticalPathDocument, by: str, top: int | None = None) -> None:
+    """Write the head, then the path of one run or trace, or of many traces together.
+
+    ``top`` is how many keys and sections are shown, of those that ``document`` has.
+    """
     header.draw(canvas, document)
     canvas.blank()
+    keys = top or KEYS
     if isinstance(document.path, PopulationInfo):
-        canvas.tables([population_table(document.path)])
-        if (more := len(document.path.population) - KEYS) > 0:
-            canvas.line(f"and {more:,} more (--json)")
+        canvas.tables([population_table(document.path, keys)])
+        if (more := len(document.path.population) - keys) > 0:
+            canvas.line(f"and {more:,} more (--top, --json)")
         if by not in (PHASE, OPERATION):
             canvas.line(f"By {by} the path of one trace is added up: --trace ID, or all with --per-trace.")
         return
-    shown = document.summary[:KEYS]
+    shown = document.summary[:keys]
     # The phase of a span that is not ours is its operation.
     phase = "phase" if document.source.run is not None else "operation"
     canvas.tables([summary_table(phase if by == "phase" else by, shown)])
     if (more := len(document.summary) - len(shown)) > 0:
-        canvas.line(f"and {more:,} more (--json)")
+        canvas.line(f"and {more:,} more (--top, --json)")
     said = [words for name, words in _EXPLAINED.items() if _any(shown, name)]
     if any(entry.total_ns is not None and entry.path_ns > entry.total_ns for entry in shown):
         said.insert(0, _BEFORE)
@@ -61,7 +66,7 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str) -> None:
         canvas.line(" ".join(said))
     if by != "section" and document.path.sections:
         canvas.blank()
-        canvas.tables([sections_table(document.path, SECTIONS, phase)])
+        canvas.tables([sections_table(document.path, top or SECTIONS, phase)])
     if worth_telling(document.breakdown):
         canvas.blank()
         canvas.tables([breakdown_table(document.breakdown)])
@@ -121,8 +126,8 @@ def where(section: SectionEntry, service: str = "") -> str:
     return " · ".join(parts)
 
 
-def population_table(path: PopulationInfo) -> Group:
-    """Return section time by service and operation over many traces."""
+def population_table(path: PopulationInfo, most: int) -> Group:
+    """Return section time by service and operation over many traces, the ``most`` largest."""
     return table(
         "Critical path of the traces by service and operation",
         [
@@ -146,7 +151,7 @@ def population_table(path: PopulationInfo) -> Group:
                 _signed(entry.tail_minus_median_ns),
                 bar(entry.share),
             )
-            for entry in path.population[:KEYS]
+            for entry in path.population[:most]
         ],
         header=True,
     )

@@ -9,12 +9,17 @@ from grademl_otel.analyzers.reporting.document import Document, RanksDocument, R
 
 
 def render(
-    document: Document, *, by: str | None = None, color: bool | None = None, width: int | None = None
+    document: Document,
+    *,
+    by: str | None = None,
+    top: int | None = None,
+    color: bool | None = None,
+    width: int | None = None,
 ) -> str:
     """Return ``document`` as text that ends with a newline.
 
-    ``by`` names the key of a critical path's table. ``color`` and ``width`` default to what standard output
-    is: plain and 110 columns when it is not a terminal.
+    ``by`` names the key of a critical path's table, ``top`` how much of it is shown. ``color`` and ``width``
+    default to what standard output is: plain and 110 columns when it is not a terminal.
     """
     canvas = Canvas(color, width)
     if isinstance(document, RunsDocument):
@@ -24,5 +29,5 @@ def render(
     elif isinstance(document, ReportDocument):
         report_screen.draw(canvas, document)
     else:
-        path_screen.draw(canvas, document, by or "phase")
+        path_screen.draw(canvas, document, by or "phase", top)
     return canvas.text()

@@ -45,6 +45,17 @@ def test_without_inferred_edges_only_what_was_observed_is_followed(
     assert document == json.loads(json.dumps(to_dict(analyzers.critical_path(ranks, inferred=False))))
 
 
+def test_top_is_what_a_screen_shows(ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["path", str(ranks), "--by", "section", "--top", "30"]) == 0
+    table = capsys.readouterr().out.partition("Critical path by section")[2]
+    assert sum("#" in line or " ms " in line for line in table.splitlines()) >= 30
+    assert run(["path", str(ranks), "--top", "25"]) == 0
+    longest = capsys.readouterr().out.partition("The longest of")[2].partition("\n\n")[0]
+    assert len(longest.splitlines()) == 2 + 25  # the rest of the title, the headings
+    assert run(["path", str(ranks), "--top", "2"]) == 0
+    assert len(capsys.readouterr().out.partition("The longest of")[2].partition("\n\n")[0].splitlines()) == 4
+
+
 def test_without_inferred_edges_ranks_are_compared_by_what_was_observed(
     ranks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -211,7 +211,7 @@ def test_who_calls_and_who_is_called_are_told_apart_and_what_is_not_shown_is_cou
     text = render(analyzers.critical_path("many.json"))
     assert re.search(r"^shop     R \(producer\) +51 % ", text, re.MULTILINE)
     assert re.search(r"^shop     R \(consumer\) +33 % ", text, re.MULTILINE)
-    assert text.endswith("and 6 more (--json)\n")
+    assert text.endswith("and 6 more (--top, --json)\n")
 
 
 def test_path_of_a_run_by_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
