@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -18,6 +19,8 @@ LANE: Final = "lane"
 OPERATION: Final = "operation"
 """Service and phase."""
 KEYS: Final = (PHASE, RANK, LANE, OPERATION)
+
+_NUMBERED: Final = re.compile(r"(?<=^ProfilerStep)#\d+$")
 
 
 class Placed(Protocol):
@@ -58,7 +61,7 @@ class Keys:
         if self._by == LANE:
             return self._named([lane_name(lane) for lane in placed.lanes], placed.lane)
         if self._by == PHASE:
-            return self._named(placed.phases, placed.phase)
+            return self._named([operation_name(name) for name in placed.phases], placed.phase)
         return self._operations(placed.phases, placed.phase, placed.span_ix)
 
     def of_spans(self, ix: IntArray) -> IntArray:
@@ -72,7 +75,7 @@ class Keys:
             return np.full(len(ix), -1, np.int64)
         names = spans.name_ix[ix].astype(np.int64)
         if self._by == PHASE:
-            return self._named(spans.names, names)
+            return self._named([operation_name(name) for name in spans.names], names)
         return self._operations(spans.names, names, ix)
 
     def _operations(self, phases: Sequence[str], phase: IntArray, span_ix: IntArray) -> IntArray:
@@ -81,7 +84,7 @@ class Keys:
         service[span_ix >= 0] = spans.resource_ix[span_ix[span_ix >= 0]]
         pairs, number = np.unique(phase * len(self._service) + service, return_inverse=True)
         found = [divmod(pair, len(self._service)) for pair in pairs.tolist()]
-        named = [f"{self._service[of]} {phases[at]}".strip() for at, of in found]
+        named = [f"{self._service[of]} {operation_name(phases[at])}".strip() for at, of in found]
         return self._named(named, number.reshape(-1))
 
     def _named(self, names: Sequence[str], number: IntArray) -> IntArray:
@@ -91,6 +94,11 @@ class Keys:
             table[at] = self._numbers.setdefault(names[at], len(self._numbers))
         found: IntArray = table[number]
         return found
+
+
+def operation_name(name: str) -> str:
+    """Return what calls of ``name`` are added up as: steps of a profile together, as PyTorch has it."""
+    return _NUMBERED.sub("*", name)
 
 
 def rank_name(rank: int | None) -> str:

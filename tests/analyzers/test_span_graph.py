@@ -348,6 +348,22 @@ def test_backward_in_a_thread_of_its_own_is_on_the_path() -> None:
     assert {edge[4] for edge in edges_of(backward(), "program")} == {"inferred"}
 
 
+@pytest.mark.parametrize(("by", "service"), [("phase", ""), ("operation", "pytorch profiler ")])
+def test_the_steps_of_a_profile_are_one_key(by: str, service: str, tmp_path: FilePath) -> None:
+    profile = Profile()
+    for step in range(3):
+        profile.event("user_annotation", f"ProfilerStep#{step}", 100 * step, 100 * step + 100)
+        profile.op("forward", 100 * step + 10, 100 * step + 40)
+    found = critical_path(Query(str(profile.write(tmp_path / "profile.json"))), by=by).found
+    assert {entry.key: (entry.path_ns, entry.total_ns) for entry in found.summary} == {
+        f"{service}ProfilerStep*": (210_000, 300_000),
+        f"{service}forward": (90_000, 90_000),
+        f"{service}profile": (0, 300_000),
+    }
+    assert isinstance(found.path, PathInfo)
+    assert {section.phase for section in found.path.sections} >= {"ProfilerStep#0", "ProfilerStep#2"}
+
+
 def test_a_thread_that_works_does_not_wait_for_backward() -> None:
     profile = backward()
     profile.op("something", 45, 140)
