@@ -90,11 +90,11 @@ def _nearest(parent_ix: IntArray, chosen: IntArray, phase_of_span: IntArray) -> 
     """Return the phase of the nearest ancestor that has one of each chosen span; the root where none has."""
     above = parent_ix[chosen].copy()
     while True:
-        passed = np.flatnonzero((above >= 0) & (phase_of_span[above] < 0))
+        passed = np.flatnonzero((above >= 0) & (phase_of_span[np.maximum(above, 0)] < 0))
         if not len(passed):
             break
         above[passed] = parent_ix[above[passed]]
-    found: IntArray = np.where(above >= 0, phase_of_span[above], ROOT)
+    found: IntArray = np.where(above >= 0, phase_of_span[np.maximum(above, 0)], ROOT)
     return found
 
 

@@ -448,6 +448,11 @@ def test_a_missing_parent_is_derived_and_marked_and_holds_all_its_children() -> 
     assert count(found, "/(missing)/*") == 2
 
 
+def test_a_span_alone_whose_parent_is_missing() -> None:
+    found = execution_model(columns([S("a", 5, 8, "gone")]), [])
+    assert count(found, "/(missing)/a") == 1
+
+
 def test_types_of_spans_are_their_service_name_and_what_is_chosen() -> None:
     def span(ix: str, method: str, user: int) -> S:
         said = {"http.request.method": method, "user": user}
