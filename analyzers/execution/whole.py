@@ -70,10 +70,6 @@ class ExecutionModel:
         """Return the types that ``pattern`` selects by their type paths, ascending."""
         return _compiled(pattern).select(self.types, origin)
 
-    def of_types(self, types: IntArray) -> IntArray:
-        """Return the phases of these types, ascending."""
-        return np.flatnonzero(np.isin(self.phases.type, types))
-
     def busy_by_type(self) -> IntArray:
         """Return the time of the phases of each type, those side by side added up, in ns."""
         sums: IntArray = np.zeros(len(self.types), np.int64)
