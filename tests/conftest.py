@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,8 +21,12 @@ from .groups import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_ignore_collect,
 )
+from .support import browser as browsers
 from .support import servers
 from .support.needed import cannot_be_had, on_ci
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 StartCollector = Callable[..., servers.Collector]
 """`start(config, environ, flags)`: a Collector that runs collector-config/`config` until the test ends."""
@@ -93,3 +98,10 @@ def _collectors(folders: pytest.TempPathFactory) -> Iterator[StartCollector]:
             return server
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for the whole session; each test opens pages of its own, see `support.browser`."""
+    with browsers.chromium() as found:
+        yield found

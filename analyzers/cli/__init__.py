@@ -9,7 +9,21 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 EXTRA_PACKAGES: Final = frozenset(
-    {"click", "msgspec", "networkx", "numpy", "pyarrow", "rich", "urllib3", "zstandard"}
+    {
+        "click",
+        "duckdb",
+        "jinja2",
+        "msgspec",
+        "networkx",
+        "numpy",
+        "perfetto",
+        "prompt_toolkit",
+        "pyarrow",
+        "pygments",
+        "rich",
+        "urllib3",
+        "zstandard",
+    }
 )
 """Import names that the extra `analyzer` brings."""
 

@@ -6,17 +6,22 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from grademl_otel.analyzers.errors import GrademlError, UsageError
+
+Content = str | Callable[[IO[bytes]], None]
+"""Text, or what writes bytes into the file that it is given."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a command ends with: an answer, and the error to report after it, if any."""
 
-    text: str
+    content: Content
     path: str | None = None
     """File to write instead of standard output."""
     error: GrademlError | None = None
@@ -24,34 +29,50 @@ class Outcome:
 
 def deliver(outcome: Outcome) -> None:
     """Print or write the answer, then raise the outcome's error."""
-    text = outcome.text if outcome.text.endswith("\n") or not outcome.text else outcome.text + "\n"
     if outcome.path is None or outcome.path == "-":
-        _print(text)
+        _print(outcome.content)
     else:
-        _write(Path(outcome.path), text)
+        _write(Path(outcome.path), outcome.content)
     if outcome.error is not None:
         raise outcome.error
 
 
-def _print(text: str) -> None:
-    # A terminal or pipe in another encoding must not turn a report into a traceback.
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+def _print(content: Content) -> None:
+    if isinstance(content, str):
+        # A terminal or pipe in another encoding must not turn a report into a traceback.
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(_ended(content).encode(encoding, "replace").decode(encoding))
+    elif sys.stdout.isatty():
+        raise UsageError("these are bytes that a terminal cannot show; give a file with -o")
+    else:
+        content(sys.stdout.buffer)
     sys.stdout.flush()
 
 
-def _write(path: Path, text: str) -> None:
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") or not text else text + "\n"
+
+
+def _put(content: Content, file: IO[bytes]) -> None:
+    if isinstance(content, str):
+        file.write(_ended(content).encode())
+    else:
+        content(file)
+
+
+def _write(path: Path, content: Content) -> None:
     try:
         if path.exists() and not path.is_file():  # /dev/null, a named pipe: nothing to rename over
             if path.is_dir():
                 raise IsADirectoryError(21, "is a directory")
-            path.write_text(text, encoding="utf-8")
+            with path.open("wb") as file:
+                _put(content, file)
             return
         target = path.resolve()  # through a link to the file that it names
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                _put(content, file)
             os.chmod(name, _mode(target))
             os.replace(name, target)
         except BaseException:
