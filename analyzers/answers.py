@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.model.columns import Telemetry
@@ -21,7 +21,10 @@ from grademl_otel.analyzers.reporting.of_traces import critical_path_of_traces, 
 from grademl_otel.analyzers.reporting.sections import BY
 from grademl_otel.analyzers.sources.registry import address
 from grademl_otel.analyzers.sources.servers.jaeger_address import asked_in, merged
-from grademl_otel.analyzers.subject import open_query, read_subject, selection_of
+from grademl_otel.analyzers.subject import Subject, open_query, read_subject, selection_of
+
+PAGE_SECTIONS: Final = 2_000
+"""Sections of the path, the longest, that a page holds as data."""
 
 Found = TypeVar("Found")
 
@@ -34,15 +37,35 @@ class Answer(Generic[Found]):
     broken: str | None = None
 
 
+@dataclass(frozen=True)
+class Page:
+    """A report as one HTML file, and as the document that it shows."""
+
+    document: ReportDocument
+    html: str
+
+
 def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
     """Answer `grademl report`."""
     _check(top=top)
     about = read_subject(query)
+    return Answer(_report(about, top), broken_off(about.telemetry))
+
+
+def report_page(query: Query, top: int | None = None) -> Answer[Page]:
+    """Answer `grademl report -f html`; of the path the page has `PAGE_SECTIONS` unless told otherwise."""
+    from grademl_otel.analyzers.html.page import page  # here, for what no other answer needs
+
+    _check(top=top)
+    about = read_subject(query)
+    document = _report(about, PAGE_SECTIONS if top is None else top)
+    return Answer(Page(document, page(about, document)), broken_off(about.telemetry))
+
+
+def _report(about: Subject, top: int | None) -> ReportDocument:
     if about.run is None:
-        document = report_of_traces(about.telemetry, about.paths(), top, about.clocks, query.inferred)
-    else:
-        document = report_of_run(about.telemetry, about.run, top, query.inferred)
-    return Answer(document, broken_off(about.telemetry))
+        return report_of_traces(about.telemetry, about.paths(), top, about.clocks, about.query.inferred)
+    return report_of_run(about.telemetry, about.run, top, about.query.inferred)
 
 
 def critical_path(query: Query, by: str = "phase", top: int | None = None) -> Answer[CriticalPathDocument]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,13 +59,20 @@ def grademl() -> None:
 @source_options
 @selection_options
 @time_options
-@output_options("text", "json", "markdown")
+@output_options("text", "json", "markdown", "html")
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help="At most N sections of the path, the longest."
 )
 def report(**options: Any) -> Outcome:
-    """Verdict, where the time went, findings, critical path (the default command)."""
+    """Verdict, where the time went, findings, critical path (the default command).
+
+    \b
+    grademl report                                  of the latest run of ./grademl-runs
+    grademl report run.jsonl -f html -o run.html    as a page with charts that works offline
+    """
     style, top = take_style(options), options.pop("top")
+    if style.format == "html":
+        return _page(take_query(options), top, style)
     return _of_attempts(lambda query: answers.report(query, top=top), take_query(options), style)
 
 
@@ -135,6 +143,20 @@ grademl.add_command(export)
 grademl.add_command(pull)
 grademl.add_command(push)
 grademl.add_command(doctor)
+
+
+def _page(query: Query, top: int | None, style: Style) -> Outcome:
+    if query.every_attempt:
+        raise UsageError("--attempt all has no html form: a page is of one attempt")
+    if style.output in (None, "-") and sys.stdout.isatty():  # before the work is done
+        raise UsageError("a page is for a browser: give a file with -o")
+    answer = answers.report_page(query, top)
+    page = answer.found
+    return Outcome(
+        lambda file: file.write(page.html.encode()),
+        style.output,
+        _reservation(answer.broken, [page.document], style),
+    )
 
 
 def _of_attempts(
