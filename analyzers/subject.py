@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,8 @@ from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, TracePaths, trace_ro
 from grademl_otel.analyzers.graph.profiles.profile_path import paths_of_traces
 from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
+from grademl_otel.analyzers.model.facts import Completeness
+from grademl_otel.analyzers.model.foreign import judge_foreign
 from grademl_otel.analyzers.model.run import Run, build_run
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.selection import select_fit, select_ranks, select_steps
@@ -38,6 +41,11 @@ class Subject:
     query: Query
     clocks: Clocks | None = None
     """Those to which the times of ``telemetry`` were brought, where no run is the subject."""
+
+    @cached_property
+    def completeness(self) -> Completeness:
+        """The verdict on what was read: of the run, else of spans that tell no counts."""
+        return judge_foreign(self.telemetry) if self.run is None else self.run.completeness
 
     def paths(self) -> TracePaths:
         """Return (root, critical path) of each trace that matches; NothingFound when none does."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grademl export`: graphs for other tools."""
+"""`grademl export`: what was read, for other tools."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,38 +17,65 @@ from grademl_otel.analyzers.cli.options import (
     take_query,
 )
 from grademl_otel.analyzers.cli.output import Outcome
-from grademl_otel.analyzers.errors import SourceError
+from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.exports.forms import FORMS, GRAPHS, form_of
+from grademl_otel.analyzers.printable import clean, clean_json, clean_lines
 
-# Here as words, so that other commands load nothing of it.
-FORMS: Final = ("graphml",)
-GRAPHS: Final = ("dependencies", "path", "phases", "types")
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.exports.export import Export
+
+_OPTIONS: Final = tuple(dict.fromkeys(option for form in FORMS.values() for option in form.options))
+_LISTED: Final = "; ".join(f"{form.name}: {form.about}" for form in FORMS.values())
 
 
-@click.command(short_help="Graphs for other tools, as GraphML.")
+@click.command(short_help="What was read, for other tools.")
 @source_options
 @selection_options
 @since_options
-@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="What to write.")
+@click.option("--to", "to", type=click.Choice(tuple(FORMS)), required=True, help=f"{_LISTED}.")
 @click.option(
     "--graph",
     type=click.Choice(GRAPHS),
-    default=GRAPHS[0],
-    show_default=True,
-    help="What waited for what; the critical path; all phases of the execution model; their types.",
+    help="graphml: what waited for what (the default); the critical path; all phases of the execution model;"
+    " their types.",
 )
 @file_options
 def export(**options: Any) -> Outcome:
-    """Write a graph that other tools read.
+    """Write what was read in a form that other tools take.
 
     \b
     grademl export grademl-runs --to graphml --steps 100:110 -o steps.graphml
     grademl export jaeger://jaeger --run 3f2a --to graphml --graph types -o types.graphml
     """
-    from grademl_otel.analyzers.exports import exported
-
-    form, graph, output = options.pop("form"), options.pop("graph"), options.pop("output")
+    to, output, as_json = options.pop("to"), options.pop("output"), options.pop("as_json")
+    strict, chosen = options.pop("strict"), {name: options.pop(name) for name in _OPTIONS}
     options.pop("debug")
+    if output == "-":
+        output = None
+    form = form_of(to, chosen)
+    if as_json and output is None:
+        raise UsageError("--json tells what was written into a file; give one with -o")
+    if output is None and form.folder and not any(chosen.values()):
+        raise UsageError(f"--to {to} is a folder of files; name one with -o, or one table with --table")
     query = take_query(options)
     refuse_every_attempt(query)
-    answer = exported(query, graph, form)
-    return Outcome(answer.found, output, None if answer.broken is None else SourceError(answer.broken))
+    from grademl_otel.analyzers.exports.export import Export, to_json
+
+    found = Export(query, to, chosen)
+    if output is None:
+        outcome = _printed(found, strict)
+    else:
+        done = found.into(output)
+        if not as_json:
+            click.echo(clean(str(done)), err=True)
+        outcome = Outcome(clean_json(to_json(done)) if as_json else "", None, found.reservation(strict))
+    if found.reasons is not None and not strict:
+        click.echo(clean(f"grademl: incomplete: {found.reasons}"), err=True)
+    return outcome
+
+
+def _printed(found: Export, strict: bool) -> Outcome:
+    """Return what goes to standard output: bytes as they are, but nothing that a terminal would obey."""
+    if found.form.text and sys.stdout.isatty():
+        return Outcome(clean_lines(found.text()), None, found.reservation(strict))
+    return Outcome(found.into_file, None, found.reservation(strict))

@@ -82,10 +82,11 @@ _DEBUG: Final = click.option(
 _FILE: Final = click.option(
     "-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."
 )
+_STRICT: Final = click.option("--strict", is_flag=True, help="Exit with 4 when the data are incomplete.")
 _COMMON: Final = (
     _FILE,
     click.option("--no-color", is_flag=True, help="No colours. Also $NO_COLOR."),
-    click.option("--strict", is_flag=True, help="Exit with 4 when the data are incomplete."),
+    _STRICT,
     _DEBUG,
 )
 
@@ -137,8 +138,9 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
 
 
 def file_options(command: Command) -> Command:
-    """Add the choice of a file for a command whose answer has a form of its own."""
-    return _apply((_FILE, _DEBUG), command)
+    """Add the choice of a file for a command whose answer has a form of its own; JSON tells what it wrote."""
+    told = click.option("--json", "as_json", is_flag=True, help="Tell what was written, as JSON; needs -o.")
+    return _apply((_FILE, told, _STRICT, _DEBUG), command)
 
 
 def plain_output_options(command: Command) -> Command:

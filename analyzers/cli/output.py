@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from grademl_otel.analyzers.errors import GrademlError, UsageError
+from grademl_otel.analyzers.whole_files import write_whole
 
-Content = str | Callable[[IO[bytes]], None]
+Content = str | Callable[[IO[bytes]], object]
 """Text, or what writes bytes into the file that it is given."""
 
 
@@ -32,7 +31,7 @@ def deliver(outcome: Outcome) -> None:
     if outcome.path is None or outcome.path == "-":
         _print(outcome.content)
     else:
-        _write(Path(outcome.path), outcome.content)
+        write_whole(Path(outcome.path), lambda file: _put(outcome.content, file))
     if outcome.error is not None:
         raise outcome.error
 
@@ -58,35 +57,3 @@ def _put(content: Content, file: IO[bytes]) -> None:
         file.write(_ended(content).encode())
     else:
         content(file)
-
-
-def _write(path: Path, content: Content) -> None:
-    try:
-        if path.exists() and not path.is_file():  # /dev/null, a named pipe: nothing to rename over
-            if path.is_dir():
-                raise IsADirectoryError(21, "is a directory")
-            with path.open("wb") as file:
-                _put(content, file)
-            return
-        target = path.resolve()  # through a link to the file that it names
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                _put(content, file)
-            os.chmod(name, _mode(target))
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"cannot write {path}: {reason}; choose another file with -o") from None
-
-
-def _mode(target: Path) -> int:
-    """Return the mode of the file to be replaced, or that of a new file under the process's umask."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

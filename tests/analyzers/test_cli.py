@@ -543,7 +543,7 @@ def test_output_is_whole_or_not_there(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("grademl_otel.analyzers.cli.output.os.replace", full)
+    monkeypatch.setattr("grademl_otel.analyzers.whole_files.os.replace", full)
     code, line = failure(capsys, "critical-path", case_file, "--json", "-o", target)
     assert (code, "no space left" in line) == (errors.EXIT_USAGE, True)
     assert target.read_text() == "old"

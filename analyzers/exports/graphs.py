@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a query to what other tools read: the execution model, and graphs of all kinds."""
+"""Graphs of all kinds, as networkx and as GraphML; and the execution model, which some of them show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from grademl_otel.analyzers.answers import Answer, broken_off
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.execution.drawn import phases_networkx, types_networkx
 from grademl_otel.analyzers.execution.of_traces import SpanIdentity
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
+from grademl_otel.analyzers.exports.forms import DEPENDENCIES, PATH, PHASES, TYPES, Counts
 from grademl_otel.analyzers.graph import Path, event_networkx, path_networkx, run_graph, run_path
 from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
 from grademl_otel.analyzers.graph.profiles.profile_path import graph_of_path
@@ -22,15 +22,6 @@ from grademl_otel.analyzers.subject import Subject, read_subject
 
 if TYPE_CHECKING:
     import networkx as nx
-
-DEPENDENCIES: Final = "dependencies"
-PATH: Final = "path"
-PHASES: Final = "phases"
-TYPES: Final = "types"
-GRAPHS: Final = (DEPENDENCIES, PATH, PHASES, TYPES)
-
-GRAPHML: Final = "graphml"
-FORMS: Final = (GRAPHML,)
 
 
 def model_of(query: Query, identity: SpanIdentity | None = None) -> ExecutionModel:
@@ -66,14 +57,11 @@ def dependency_graph(query: Query) -> nx.DiGraph:
     return _drawn(about, DEPENDENCIES)
 
 
-def exported(query: Query, graph: str = DEPENDENCIES, form: str = GRAPHML) -> Answer[str]:
-    """Answer `grademl export`: one of `GRAPHS` in one of `FORMS`."""
-    if graph not in GRAPHS:
-        raise UsageError(f"graph {graph!r}: there are {', '.join(GRAPHS)}")
-    if form not in FORMS:
-        raise UsageError(f"export to {form!r}: there is {', '.join(FORMS)}")
-    about = read_subject(query)
-    return Answer(graphml(_drawn(about, graph)), broken_off(about.telemetry))
+def write(about: Subject, file: IO[bytes], graph: str = DEPENDENCIES) -> Counts:
+    """Write one of `GRAPHS` as GraphML. Raises UsageError where it is too large to draw."""
+    drawn = _drawn(about, graph)
+    file.write(f"{graphml(drawn)}\n".encode())
+    return {"nodes": drawn.number_of_nodes(), "edges": drawn.number_of_edges()}
 
 
 def _drawn(about: Subject, graph: str) -> nx.DiGraph:
