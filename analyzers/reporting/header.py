@@ -28,18 +28,18 @@ _INDENT = len("data  ")
 
 def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None:
     """Write the opening lines of ``document``."""
-    canvas.line(" · ".join(_subject(document)))
-    badly = [(ended, line) for ended in document.ended if (line := _ended(ended))]
+    canvas.line(" · ".join(subject(document)))
+    badly = [(ended, line) for ended in document.ended if (line := ended_in_words(ended))]
     for ended, line in badly[:_LISTED]:
         canvas.line(line, label="ended", style="" if ended.how == "unknown" else "bold red")
     if len(badly) > _LISTED:
         canvas.line(f"and {len(badly) - _LISTED:,} more ranks (--json)", label="ended")
-    if line := waiting_in_vain(document.ended, _silent(document.completeness)):
+    if line := waiting_in_vain(document.ended, silent_ranks(document.completeness)):
         canvas.line(line, label="ended", style="bold red")
     complete = document.completeness
     notes = document.notes
     canvas.line(
-        _data(complete), label="data", style="bold yellow" if complete.verdict == "incomplete" else ""
+        data_in_words(complete), label="data", style="bold yellow" if complete.verdict == "incomplete" else ""
     )
     for note in notes[:_LISTED]:
         canvas.line(f"- {note}", indent=_INDENT)
@@ -52,7 +52,8 @@ def draw(canvas: Canvas, document: CriticalPathDocument | RanksDocument) -> None
         canvas.line(f"and {len(shifted) - _LISTED:,} more (--json)", label="clock")
 
 
-def _subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
+def subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
+    """Return what was analyzed, a fact each."""
     source, wall = document.source, duration(document.window.wall_ns)
     if source.run is None:
         return [f"traces of {source.uri}", count(source.traces, "trace"), wall]
@@ -76,7 +77,7 @@ def _subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
     ]
 
 
-def _ended(ended: EndedInfo) -> str | None:
+def ended_in_words(ended: EndedInfo) -> str | None:
     """Return how a rank ended; None when it ended in order."""
     if ended.how == "exit":
         return None
@@ -101,7 +102,7 @@ def clock_in_words(one: ClockOffset) -> str:
     return f"{one.host} {offset:+,.{digits}f} ms +- {error:,.{digits}f}{told}"
 
 
-def _silent(complete: CompletenessInfo) -> list[int]:
+def silent_ranks(complete: CompletenessInfo) -> list[int]:
     """Return the ranks that sent nothing."""
     return sorted(set(range(complete.ranks.expected or 0)) - set(complete.ranks.present))
 
@@ -131,7 +132,8 @@ def _listed(items: Sequence[str]) -> str:
     return ", ".join(items[:_LISTED]) + (", ..." if len(items) > _LISTED else "")
 
 
-def _data(complete: CompletenessInfo) -> str:
+def data_in_words(complete: CompletenessInfo) -> str:
+    """Return the verdict on the data, and the counts that it goes by."""
     steps, tracer = complete.steps, complete.tracer
     facts = []
     if steps.expected is not None:
