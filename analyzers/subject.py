@@ -7,9 +7,9 @@ import os
 import re
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Subject:
     query: Query
     clocks: Clocks | None = None
     """Those to which the times of ``telemetry`` were brought, where no run is the subject."""
+    made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was made of it, by who made it: a subject is asked for several tables, one after the other."""
 
     @cached_property
     def completeness(self) -> Completeness:
