@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Group
-
 from grademl_otel.analyzers.graph.breakdown import TemporalBreakdown, run_breakdown
 from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.reporting.canvas import table
+from grademl_otel.analyzers.reporting.canvas import Table, table
 from grademl_otel.analyzers.reporting.document import BreakdownEntry, ExposedInfo, IdleTime
 from grademl_otel.analyzers.units import percent
 
@@ -75,7 +73,7 @@ def _named(entry: BreakdownEntry) -> str:
     return " ".join([*rank, *([] if entry.lane == MAIN and rank else [entry.lane])])
 
 
-def breakdown_table(entries: Sequence[BreakdownEntry]) -> Group:
+def breakdown_table(entries: Sequence[BreakdownEntry]) -> Table:
     """Return the breakdown as a table; of many the ones that compute least."""
     rows = breakdown_rows(entries, _LISTED)
     what = "main threads" if all(one.lane == MAIN for one in entries) else "devices"
@@ -86,6 +84,7 @@ def breakdown_table(entries: Sequence[BreakdownEntry]) -> Group:
         list(zip(COLUMNS, sides, strict=True)),
         rows,
         header=True,
+        spare=("mostly", "copy", "both"),
     )
 
 

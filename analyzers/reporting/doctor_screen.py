@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from grademl_otel.analyzers.reporting import runs_screen
-from grademl_otel.analyzers.reporting.canvas import Canvas, table
+from grademl_otel.analyzers.reporting.canvas import Canvas
 from grademl_otel.analyzers.reporting.doctor_document import (
     SERVERS,
     DoctorDocument,
@@ -33,8 +33,7 @@ def render(document: DoctorDocument, *, color: bool | None = None, width: int | 
     if document.runs:
         shown = document.runs[:_RUNS]
         canvas.blank()
-        rows = runs_screen.rows(shown, runs_screen.SHORT_ID)
-        canvas.tables([table("", runs_screen.columns(shown), rows, header=True)])
+        canvas.tables([runs_screen.runs_table(shown)])
         if len(document.runs) > _RUNS:
             canvas.line(f"and {count(len(document.runs) - _RUNS, 'run')} more: grademl runs")
         canvas.blank()

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rich.console import Group
-
 from grademl_otel.analyzers.graph.keys import OPERATION, PHASE
 from grademl_otel.analyzers.reporting import header
 from grademl_otel.analyzers.reporting.breakdown import breakdown_table, worth_telling
-from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
+from grademl_otel.analyzers.reporting.canvas import BAR, Canvas, Table, bar, table
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
     PathInfo,
@@ -72,7 +70,7 @@ def draw(canvas: Canvas, document: CriticalPathDocument, by: str, top: int | Non
         canvas.tables([breakdown_table(document.breakdown)])
 
 
-def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
+def summary_table(by: str, entries: list[SummaryEntry]) -> Table:
     """Return the path added up by ``by``, beside all the time of a key where that is known."""
     time = _times(sum(entry.path_ns for entry in entries))
     columns = [(by, "left"), ("on path", "right"), ("share", "right")]
@@ -83,17 +81,18 @@ def summary_table(by: str, entries: list[SummaryEntry]) -> Group:
             for row, entry in zip(rows, entries, strict=True):
                 ns = getattr(entry, name)
                 row.append("" if ns is None else time(ns) if ns else "0")
-    columns.append(("", "left"))
+    columns.append(("", BAR))
     for row, entry in zip(rows, entries, strict=True):
         row.append(bar(entry.path_share, _BAR))
-    return table(f"Critical path by {by}", columns, rows, header=True)
+    spare = ("drag", "slack", "in total")
+    return table(f"Critical path by {by}", columns, rows, header=True, spare=spare)
 
 
 def _any(entries: list[SummaryEntry], name: str) -> bool:
     return any(getattr(entry, name) for entry in entries)
 
 
-def sections_table(path: PathInfo, most: int, phase: str) -> Group:
+def sections_table(path: PathInfo, most: int, phase: str) -> Table:
     """Return the ``most`` longest sections in the order of time; with their services where these differ."""
     time = _times(path.total_ns)
     longest = path.sections.longest(most)
@@ -108,6 +107,7 @@ def sections_table(path: PathInfo, most: int, phase: str) -> Group:
             for s, service in zip(longest, services, strict=True)
         ],
         header=True,
+        spare=("kind", "from", "where"),
     )
 
 
@@ -126,7 +126,7 @@ def where(section: SectionEntry, service: str = "") -> str:
     return " · ".join(parts)
 
 
-def population_table(path: PopulationInfo, most: int) -> Group:
+def population_table(path: PopulationInfo, most: int) -> Table:
     """Return section time by service and operation over many traces, the ``most`` largest."""
     return table(
         "Critical path of the traces by service and operation",
@@ -138,7 +138,7 @@ def population_table(path: PopulationInfo, most: int) -> Group:
             ("p95", "right"),
             ("p99", "right"),
             ("tail - median", "right"),
-            ("", "left"),
+            ("", BAR),
         ],
         [
             (
@@ -154,6 +154,7 @@ def population_table(path: PopulationInfo, most: int) -> Group:
             for entry in path.population[:most]
         ],
         header=True,
+        spare=("p50", "p99", "tail - median"),
     )
 
 

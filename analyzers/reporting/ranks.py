@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-from rich.console import Group
 
 from grademl_otel.analyzers.diagnosis.finding import Finding
 from grademl_otel.analyzers.diagnosis.lateness import behind_others, last_in_steps
 from grademl_otel.analyzers.graph.ranks import COLLECTIVES, compare_ranks
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.reporting.canvas import table
+from grademl_otel.analyzers.reporting.canvas import Table, table
 from grademl_otel.analyzers.reporting.document import PhaseTime, RankEntry, RanksInfo
 from grademl_otel.analyzers.units import count, milliseconds
 
@@ -96,12 +95,13 @@ def exact_rows(info: RanksInfo | None) -> tuple[list[str], list[list[str | int |
     return ["rank", *exact], rows
 
 
-def ranks_table(info: RanksInfo, top: int | None = _LISTED) -> Group:
+def ranks_table(info: RanksInfo, top: int | None = _LISTED) -> Table:
     """Return the ``top`` latest ranks as a table; all by None."""
     rows = rank_rows(info, top)
     more = f", the {len(rows)} latest of {len(info.ranks):,}" if len(rows) < len(info.ranks) else ""
     columns = [(name, "right") for name in RANK_COLUMNS]
-    return table(f"Ranks ({of_steps(info)}{more})", columns, rows, header=True)
+    spare = ("overlapped", "transfer", "last in", "own work")
+    return table(f"Ranks ({of_steps(info)}{more})", columns, rows, header=True, spare=spare)
 
 
 def _time(ns: int | None) -> str:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from rich.console import Group
-
 from grademl_otel.analyzers.reporting import header
-from grademl_otel.analyzers.reporting.canvas import Canvas, table
+from grademl_otel.analyzers.reporting.canvas import Canvas, Table, table
 from grademl_otel.analyzers.reporting.document import RankEntry, RanksDocument, RanksInfo
 from grademl_otel.analyzers.reporting.ranks import latest_first, ranks_table
 from grademl_otel.analyzers.reporting.report_screen import (
@@ -49,7 +47,7 @@ def _step(info: RanksInfo) -> int:
     return round(sum(entry.step_ns for entry in info.ranks) / len(info.ranks))
 
 
-def _own_work(info: RanksInfo) -> Group:
+def _own_work(info: RanksInfo) -> Table:
     """Return what each rank did itself, by the phases that take most of all ranks' time."""
     total: dict[str, int] = {}
     for entry in info.ranks:
@@ -63,4 +61,4 @@ def _own_work(info: RanksInfo) -> Group:
 
     columns = [(name, "right") for name in ("rank", *phases)]
     rows = [cells(entry) for entry in latest_first(info)]
-    return table("Own work, without waiting for others", columns, rows, header=True)
+    return table("Own work, without waiting for others", columns, rows, header=True, spare=phases[:0:-1])

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from rich.console import Group
-
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.diagnosis.finding import (
     CRITICAL,
@@ -15,12 +13,13 @@ from grademl_otel.analyzers.diagnosis.finding import (
     Abstained,
     Evidence,
     Finding,
+    Gain,
     Verdict,
 )
 from grademl_otel.analyzers.graph.runs.main_lane import OTHER, STEP_PHASES
 from grademl_otel.analyzers.reporting import header, path_screen
 from grademl_otel.analyzers.reporting.breakdown import breakdown_table, worth_telling
-from grademl_otel.analyzers.reporting.canvas import Canvas, bar, table
+from grademl_otel.analyzers.reporting.canvas import BAR, Canvas, Table, bar, table
 from grademl_otel.analyzers.reporting.document import (
     DeviceInfo,
     DevicePhase,
@@ -70,15 +69,11 @@ def draw(canvas: Canvas, document: ReportDocument) -> None:
         canvas.tables([breakdown_table(document.breakdown)])
     canvas.blank()
     for finding in document.findings:
-        host = document.step is not None and document.step.host_time
-        shown = (one for one in finding.evidence if one.signal not in IN_VERDICT)
-        evidence = " · ".join(
-            _idle(one) if host and one.signal == _IDLE_SIGNAL else in_words(one) for one in shown
-        )
+        evidence = " · ".join(evidence_in_words(finding, document))
         canvas.line(evidence, label="Evidence" if len(document.findings) == 1 else finding.id)
-    canvas.line(_path(document), label="Critical path")
+    canvas.line(path_in_words(document), label="Critical path")
     if document.run.memory:
-        canvas.line(_memory(document.run.memory), label="Device memory")
+        canvas.line(memory_in_words(document.run.memory), label="Device memory")
     draw_abstained(canvas, document.abstained)
     if (command := to_jaeger(document.source)) is not None:
         canvas.verbatim(f"This run in Jaeger: {command}")
@@ -97,14 +92,7 @@ def draw_verdict(
     if head is None:
         return
     if head.gain is not None and step is not None:
-        canvas.line(
-            f"at most {percent(head.gain.fraction)} of the step"
-            f" ({milliseconds(step)} -> {milliseconds(step * (1 - head.gain.fraction))}):"
-            f" an upper bound, not a prediction. Next limit: {_limit(head.gain.next_limit)}.",
-            label="GAIN",
-            style="bold",
-            indent=_INDENT,
-        )
+        canvas.line(gain_in_words(head.gain, step), label="GAIN", style="bold", indent=_INDENT)
     for number, fix in enumerate(head.fix):
         canvas.line(
             f"{fix[:1].upper()}{fix[1:]}.", label="" if number else "FIX", style="bold", indent=_INDENT
@@ -113,18 +101,42 @@ def draw_verdict(
 
 def draw_abstained(canvas: Canvas, abstained: Sequence[Abstained]) -> None:
     """Write what was not judged, rules that lack the same in one line."""
+    for names, missing, how_to_get in not_judged(abstained):
+        canvas.line(f"{', '.join(names)} ({missing}). To get it: {how_to_get}.", label="Not judged")
+
+
+def not_judged(abstained: Sequence[Abstained]) -> list[tuple[list[str], str, str]]:
+    """Return (rules, what they all lack, how to get it)."""
     rules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in abstained:
         rules[one.missing, one.how_to_get].append(one.rule)
-    for (missing, how_to_get), names in rules.items():
-        canvas.line(f"{', '.join(names)} ({missing}). To get it: {how_to_get}.", label="Not judged")
+    return [(names, missing, how_to_get) for (missing, how_to_get), names in rules.items()]
+
+
+def gain_in_words(gain: Gain, step: int) -> str:
+    """Return what a finding would gain of a ``step`` of so many ns."""
+    return (
+        f"at most {percent(gain.fraction)} of the step"
+        f" ({milliseconds(step)} -> {milliseconds(step * (1 - gain.fraction))}):"
+        f" an upper bound, not a prediction. Next limit: {_limit(gain.next_limit)}."
+    )
+
+
+def evidence_in_words(finding: Finding, document: ReportDocument) -> list[str]:
+    """Return the evidence that the verdict does not tell."""
+    host = document.step is not None and document.step.host_time
+    return [
+        _idle(one) if host and one.signal == _IDLE_SIGNAL else in_words(one)
+        for one in finding.evidence
+        if one.signal not in IN_VERDICT
+    ]
 
 
 def _limit(phase: str) -> str:
     return "the Python between the phases (other)" if phase == OTHER else phase
 
 
-def _budget(document: ReportDocument) -> Group:
+def _budget(document: ReportDocument) -> Table:
     """Return the lane budget with the steps' phases as one row; the mean over ranks if there are several."""
     ranks = len({entry.rank for entry in document.lane_budget})
     total: dict[str, int] = defaultdict(int)
@@ -145,7 +157,7 @@ def _budget(document: ReportDocument) -> Group:
     )
 
 
-def _step(step: StepInfo, ranks: RankCounts) -> Group:
+def _step(step: StepInfo, ranks: RankCounts) -> Table:
     spread = (
         f"mean {milliseconds(step.mean_ns)}, p50 {milliseconds(step.p50_ns)}, p95 {milliseconds(step.p95_ns)}"
     )
@@ -155,7 +167,7 @@ def _step(step: StepInfo, ranks: RankCounts) -> Group:
         few += f", {len(ranks.present):,} of {ranks.expected:,} ranks"
     return table(
         f"Step, steady ({spread}{few}{host})",
-        [("", "left"), ("", "right"), ("", "right"), ("", "left")],
+        [("", "left"), ("", "right"), ("", "right"), ("", BAR)],
         [
             (
                 f"  {'  ' if phase.within else ''}{phase.phase}",
@@ -168,14 +180,14 @@ def _step(step: StepInfo, ranks: RankCounts) -> Group:
     )
 
 
-def _device(device: DeviceInfo) -> Group:
+def _device(device: DeviceInfo) -> Table:
     """Return what the device did in the same steps."""
     later = device.behind_p50_ns
     pace = f"done {milliseconds(later)} after the host" if later > 0 else "done before the host"
     idle = DevicePhase(_IDLE, device.idle_ns / device.step_ns if device.step_ns else 0.0, device.idle_ns)
     return table(
         f"On the device (mean of {count(device.n, 'step')}, {pace})",
-        [("", "left"), ("", "right"), ("", "right"), ("", "left")],
+        [("", "left"), ("", "right"), ("", "right"), ("", BAR)],
         [
             (f"  {phase.phase}", milliseconds(phase.mean_ns), percent(phase.share), bar(phase.share))
             for phase in (*device.phases, idle)
@@ -223,7 +235,8 @@ def in_words(evidence: Evidence) -> str:
     return f"{name} {value} of the step" if evidence.signal.endswith(".share") else f"{name} {value}"
 
 
-def _path(document: ReportDocument) -> str:
+def path_in_words(document: ReportDocument) -> str:
+    """Return the largest keys of the path, and what paces the run."""
     shown = [entry for entry in document.summary[:_PATH_KEYS] if entry.path_ns]
     parts = [f"{entry.key} {percent(entry.path_share)}" for entry in shown]
     if shown and shown[0].key in sc.WORKER_PHASES and (workers := _workers(document)):
@@ -233,7 +246,7 @@ def _path(document: ReportDocument) -> str:
     return " · ".join(parts)
 
 
-def _memory(memory: list[MemoryInfo]) -> str:
+def memory_in_words(memory: list[MemoryInfo]) -> str:
     """Return what was allocated at most, of the device with most; the others have as much or less."""
     most = max(memory, key=lambda one: one.peak)
     where = f" (rank {most.rank}, device {most.device}, most of {len(memory):,})" if len(memory) > 1 else ""

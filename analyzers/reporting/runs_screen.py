@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
-from grademl_otel.analyzers.reporting.canvas import Canvas, table
+from grademl_otel.analyzers.reporting.canvas import Canvas, Table, table
 from grademl_otel.analyzers.reporting.document import RunEntry, RunsDocument
 from grademl_otel.analyzers.units import count, duration
 
@@ -22,7 +22,7 @@ _NOT_READ: Final = "not read"
 _COLUMNS: Final = {
     "run": "fixed",
     "attempt": "right",
-    "script": "fixed",
+    "script": "left",
     "service": "left",
     "started (UTC)": "fixed",
     "took": "right",
@@ -36,6 +36,8 @@ _COLUMNS: Final = {
 _USUAL: Final = {"attempt": "0", "service": "", "ranks": "1", "name": "", "parent": ""}
 """Columns that are shown only where a run has something else in it: the usual table fits 80 columns."""
 
+_SPARE: Final = ("parent", "service", "ranks", "steps", "started (UTC)", "attempt")
+
 
 def draw(canvas: Canvas, document: RunsDocument) -> None:
     """Write the runs, the latest first, then the services of traces that belong to none."""
@@ -43,7 +45,7 @@ def draw(canvas: Canvas, document: RunsDocument) -> None:
         line, style = _verdict(document.runs)
         canvas.line(line, label="data", style=style)
         canvas.blank()
-        canvas.tables([table("", columns(document.runs), rows(document.runs, SHORT_ID), header=True)])
+        canvas.tables([runs_table(document.runs)])
     if document.runs and document.services:
         canvas.blank()
     if document.services:
@@ -63,6 +65,11 @@ def _verdict(runs: Sequence[RunEntry]) -> tuple[str, str]:
     if unread:
         return "not checked: a list reads no more than it needs; `grademl report --run ID` checks a run", ""
     return f"complete ({count(len(runs), 'run')})", ""
+
+
+def runs_table(runs: Sequence[RunEntry]) -> Table:
+    """Return ``runs`` as a table, ids as far as `--run` needs them."""
+    return table("", columns(runs), rows(runs, SHORT_ID), header=True, spare=_SPARE)
 
 
 def started(run: RunEntry) -> str:
