@@ -21,10 +21,12 @@ class Column:
 
     name: str
     type: str
-    """As SQL writes it: BIGINT, DOUBLE, VARCHAR, BOOLEAN. Text may be stored as a dictionary."""
+    """As SQL writes it: BIGINT, INTEGER, UINTEGER, DOUBLE, BOOLEAN, VARCHAR."""
     about: str
     """What it is, with its unit, and what null means where it can be null."""
     nullable: bool = False
+    coded: bool = False
+    """Text of which there are few, stored as a dictionary."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,25 @@ class TableSchema:
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+
+def number(name: str, about: str, nullable: bool = False) -> Column:
+    """Return a column of integers of 64 bits: times, lengths, indices, counts."""
+    return Column(name, "BIGINT", about, nullable)
+
+
+def fraction(name: str, about: str, nullable: bool = False) -> Column:
+    return Column(name, "DOUBLE", about, nullable)
+
+
+def flag(name: str, about: str, nullable: bool = False) -> Column:
+    return Column(name, "BOOLEAN", about, nullable)
+
+
+def text(name: str, about: str, nullable: bool = False) -> Column:
+    return Column(name, "VARCHAR", about, nullable)
+
+
+def word(name: str, about: str, nullable: bool = False) -> Column:
+    """Return a column of text of which there are few."""
+    return Column(name, "VARCHAR", about, nullable, coded=True)
