@@ -24,6 +24,7 @@ from grademl_otel.analyzers.reporting.document import (
     ReportDocument,
     RunsDocument,
 )
+from grademl_otel.analyzers.subject import read_subject
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -74,9 +75,9 @@ def execution_model(
     apart; the service and the name of a span do in any case.
     """
     from grademl_otel.analyzers.execution import SpanIdentity
-    from grademl_otel.analyzers.exports import graphs
+    from grademl_otel.analyzers.modelled import model_of
 
-    return graphs.model_of(_query(source, options), SpanIdentity(tuple(types), tuple(tags)))
+    return model_of(read_subject(_query(source, options)), SpanIdentity(tuple(types), tuple(tags)))
 
 
 def _whole(answer: Answer[Found]) -> Found:

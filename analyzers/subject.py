@@ -49,6 +49,12 @@ class Subject:
         """The verdict on what was read: of the run, else of spans that tell no counts."""
         return judge_foreign(self.telemetry) if self.run is None else self.run.completeness
 
+    @property
+    def is_part(self) -> bool:
+        """Whether the query asks for a part of a run: some of its ranks or steps, or one of its fits."""
+        chosen = (self.query.fit, self.query.ranks, self.query.steps)
+        return self.run is not None and any(part is not None for part in chosen)
+
     def paths(self) -> TracePaths:
         """Return (root, critical path) of each trace that matches; NothingFound when none does."""
         spans, query = self.telemetry.spans, self.query

@@ -1,54 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of all kinds, as networkx and as GraphML; and the execution model, which some of them show."""
+"""Graphs of all kinds, as networkx and as GraphML."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Final
 
-from grademl_otel.analyzers.errors import NothingFound, UsageError
+from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution.drawn import phases_networkx, types_networkx
-from grademl_otel.analyzers.execution.of_traces import SpanIdentity
-from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.exports.forms import DEPENDENCIES, PATH, PHASES, TYPES, Counts
 from grademl_otel.analyzers.graph import Path, event_networkx, path_networkx, run_graph, run_path
 from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
 from grademl_otel.analyzers.graph.profiles.profile_path import graph_of_path
-from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns
-from grademl_otel.analyzers.model.run import build_runs
+from grademl_otel.analyzers.modelled import model_of
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.subject import Subject, read_subject
 
 if TYPE_CHECKING:
     import networkx as nx
-
-
-def model_of(query: Query, identity: SpanIdentity | None = None) -> ExecutionModel:
-    """Return the execution model of what ``query`` asks for; NothingFound when that is nothing.
-
-    Without a choice of ranks, steps or a fit it is of all that was read: every attempt of every run, and
-    all traces of others.
-    """
-    return _model(read_subject(query), identity)[0]
-
-
-def _model(about: Subject, identity: SpanIdentity | None = None) -> tuple[ExecutionModel, SpanColumns]:
-    """Return the model, and the columns that its phases are of."""
-    query, telemetry = about.query, about.telemetry
-    spans = telemetry.spans
-    if about.run is None:
-        found = execution_model(spans, [], identity)
-    elif any(part is not None for part in (query.fit, query.ranks, query.steps)):
-        spans = about.run.spans
-        found = execution_model(spans, [about.run], identity, others=False)
-    else:
-        runs = build_runs(telemetry, query.clocks)
-        spans = clocks_of_traces(spans, query.clocks).correct(spans)
-        found = execution_model(spans, runs, identity)
-    if len(found) < 2:
-        raise NothingFound(f"{telemetry.uri}: no phase in it matches the selection")
-    return (found if query.inferred else found.observed()), spans
 
 
 def dependency_graph(query: Query) -> nx.DiGraph:
@@ -91,12 +61,12 @@ def _path(about: Subject) -> nx.DiGraph:
 
 
 def _phases(about: Subject) -> nx.DiGraph:
-    model, spans = _model(about)
+    model, spans = model_of(about), about.telemetry.spans
     return _with_ids(phases_networkx(model), spans)
 
 
 def _types(about: Subject) -> nx.DiGraph:
-    return types_networkx(_model(about)[0])
+    return types_networkx(model_of(about))
 
 
 def _with_ids(drawn: nx.DiGraph, spans: SpanColumns) -> nx.DiGraph:

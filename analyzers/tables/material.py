@@ -14,7 +14,7 @@ from grademl_otel.analyzers.model.attempts import Owners
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
-from grademl_otel.analyzers.model.run import build_runs
+from grademl_otel.analyzers.modelled import runs_of
 from grademl_otel.analyzers.subject import Subject
 
 
@@ -39,32 +39,17 @@ class Material:
     def run(self) -> Run | None:
         return self.about.run
 
-    @property
-    def cut(self) -> bool:
-        """Whether the query asks for a part of a run: then nothing else is in any table."""
-        query = self.about.query
-        return self.run is not None and any(
-            part is not None for part in (query.fit, query.ranks, query.steps)
-        )
-
-    @cached_property
-    def runs(self) -> list[Run]:
-        """Every attempt of every run that was read, by start; of a part of a run that alone."""
-        if self.run is None:
-            return []
-        return [self.run] if self.cut else build_runs(self.about.telemetry, self.about.query.clocks)
-
     @cached_property
     def spans(self) -> SpanColumns:
         """All spans that were read, by their numbers, with the times of each run by the clock of that run."""
         spans = self.about.telemetry.spans
         if self.run is None or len(spans.clocks) < 2:
             return spans
-        if self.cut:
+        if self.about.is_part:
             return self.run.spans
         corrected = clocks_of_traces(spans, self.about.query.clocks).correct(spans)
         start, end = corrected.start.copy(), corrected.end.copy()
-        for run in self.runs:
+        for run in runs_of(self.about):
             start[run.span_ixs] = run.spans.start[run.span_ixs]
             end[run.span_ixs] = run.spans.end[run.span_ixs]
         return replace(corrected, start=start, end=end)
@@ -73,7 +58,7 @@ class Material:
     def ixs(self) -> IntArray | None:
         """Numbers of the spans that the tables are about, ascending; None for all."""
         run = self.run
-        if run is None or not self.cut:
+        if run is None or not self.about.is_part:
             return None
         owners = Owners(run.spans)
         mine = run.span_ixs[np.isin(owners.rank_of_span[run.span_ixs], run.ranks)]
