@@ -132,18 +132,12 @@ def lane_budget(run: Run) -> list[LaneBudgetRow]:
 def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
     """Return what the steady steps of ``rank`` are made of; those of all ranks together by default."""
     main = activities(run).main
-    ranks = run.ranks if rank is None else [rank]
-    found = [(rows, excluded) for r in ranks for rows, excluded in (_steady_rows(run, r),) if len(rows)]
-    # Rows that were measured less would make the phases of the others look short.
-    finest = min((_level(run, rows) for rows, _ in found), default=0)
-    found = [(rows, excluded) for rows, excluded in found if _level(run, rows) == finest]
-    steady = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in found)])
+    steady, excluded = _chosen(run, rank)
     cells = _Cells(main, steady)
     mine = np.flatnonzero(cells.column >= 0)
     length = main.end[mine] - main.start[mine]
     total = int(length.sum())
-    whole = np.zeros(len(steady), np.int64)
-    np.add.at(whole, cells.column[mine], length)
+    whole = cells.whole()
     phases = []
     for top, part, ns in _ranked(main.top[mine], main.name[mine], length):
         values = cells.of(top, part)
@@ -163,7 +157,7 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
     numbers = run.steps.step[steady]
     return StepBreakdown(
         steps=len(steady),
-        warmup_excluded=sum(excluded for _, excluded in found),
+        warmup_excluded=excluded,
         first=int(numbers.min()) if len(steady) else None,
         last=int(numbers.max()) if len(steady) else None,
         too_few=len(steady) < FEW_STEPS,
@@ -171,6 +165,23 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
         total_ns=total,
         phases=phases,
     )
+
+
+def steady_durations(run: Run) -> tuple[IntArray, IntArray]:
+    """Return the rows of the step table that `step_breakdown` is about, and how long each was by it, in ns."""
+    steady = _chosen(run, None)[0]
+    return steady, _Cells(activities(run).main, steady).whole()
+
+
+def _chosen(run: Run, rank: int | None) -> tuple[IntArray, int]:
+    """Return the steady rows of ``rank``, None for all, and how many were left out before them as warm-up."""
+    ranks = run.ranks if rank is None else [rank]
+    found = [(rows, excluded) for r in ranks for rows, excluded in (_steady_rows(run, r),) if len(rows)]
+    # Rows that were measured less would make the phases of the others look short.
+    finest = min((_level(run, rows) for rows, _ in found), default=0)
+    found = [(rows, excluded) for rows, excluded in found if _level(run, rows) == finest]
+    steady = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in found)])
+    return steady, sum(excluded for _, excluded in found)
 
 
 def steady_rows(run: Run, rank: int) -> IntArray:
@@ -234,6 +245,13 @@ class _Cells:
             within = (row >= low) & (row <= high)
             within &= ~np.isin(self._top, [NAMES.index(name) for name in WORK_SCOPES])
             self.column[within] = place[row[within] - low]
+
+    def whole(self) -> IntArray:
+        """Return the ns of each steady row: all of it but checkpoints and compilations in its middle."""
+        sums = np.zeros(self._count, np.int64)
+        mine = self.column >= 0
+        np.add.at(sums, self.column[mine], self._length[mine])
+        return sums
 
     def sums(self, top: int, part: int | None) -> IntArray:
         """Return the ns of each steady row under ``top``, or under its ``part``."""
