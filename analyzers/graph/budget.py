@@ -168,7 +168,7 @@ def step_breakdown(run: Run, rank: int | None = None) -> StepBreakdown:
 
 
 def steady_durations(run: Run) -> tuple[IntArray, IntArray]:
-    """Return the rows of the step table that `step_breakdown` is about, and how long each was by it, in ns."""
+    """Return the rows of the step table that `step_breakdown` is about, and how long it takes each, in ns."""
     steady = _chosen(run, None)[0]
     return steady, _Cells(activities(run).main, steady).whole()
 
