@@ -54,18 +54,25 @@ def report(query: Query, top: int | None = None) -> Answer[ReportDocument]:
 
 def report_page(query: Query, top: int | None = None) -> Answer[Page]:
     """Answer `grademl report -f html`; of the path the page has `PAGE_SECTIONS` unless told otherwise."""
-    from grademl_otel.analyzers.html.page import page  # here, for what no other answer needs
-
     _check(top=top)
     about = read_subject(query)
+    return Answer(page_of(about, top), broken_off(about.telemetry))
+
+
+def page_of(about: Subject, top: int | None = None) -> Page:
+    """Return the page of `report_page` on what was read already."""
+    from grademl_otel.analyzers.html.page import page  # here, for what no other answer needs
+
     document = _report(about, PAGE_SECTIONS if top is None else top)
-    return Answer(Page(document, page(about, document)), broken_off(about.telemetry))
+    return Page(document, page(about, document))
 
 
 def _report(about: Subject, top: int | None) -> ReportDocument:
     if about.run is None:
-        return report_of_traces(about.telemetry, about.paths(), top, about.clocks, about.query.inferred)
-    return report_of_run(about.telemetry, about.run, top, about.query.inferred)
+        found = report_of_traces(about.telemetry, about.paths(), top, about.clocks, about.query.inferred)
+    else:
+        found = report_of_run(about.telemetry, about.run, top, about.query.inferred)
+    return found.about(about)
 
 
 def critical_path(query: Query, by: str = "phase", top: int | None = None) -> Answer[CriticalPathDocument]:

@@ -44,6 +44,13 @@ class MissingExtra(UsageError):
         super().__init__(f"{package} is not installed; run: pip install 'grademl-otel[{extra}]'")
 
 
+class MissingPackage(UsageError):
+    """A package is not installed that no extra brings: what uses it is for those who have it anyway."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install {package}")
+
+
 class SourceError(GrademlError):
     """A source is unreachable, refused, is not what it was taken for, or broke off midway."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,14 @@ def explain_source(source: str | None) -> None:
     if near := difflib.get_close_matches(name, names, n=1):
         hint = f"; did you mean {folder / near[0]}?"
     raise SourceError(f"{source}: no such file or folder{hint}")
+
+
+def or_near(word: str, words: Iterable[str]) -> str:
+    """Return a question for the one of ``words`` that is most like ``word``, else a list of all."""
+    there = list(words)
+    if near := difflib.get_close_matches(word.lower(), there, n=1):
+        return f"did you mean {near[0]}?"
+    return f"there are {', '.join(there)}" if there else "there is none"
 
 
 def _is_absent(path: str) -> bool:

@@ -199,8 +199,7 @@ def _written(document: Document, form: str, style: Style, by: str | None, top: i
         return to_json_lines(document)
     if form in ("csv", "markdown"):
         return tables.write(document, form, by)
-    color = None if style.output is None and not style.no_color else False
-    return render(document, by=by, top=top, color=color)
+    return render(document, by=by, top=top, color=style.color)
 
 
 def _reservation(broken: str | None, documents: Sequence[Document], style: Style) -> GrademlError | None:

@@ -35,17 +35,12 @@ def doctor(**options: Any) -> Outcome:
     """
     # Loaded here: no other command needs it.
     from grademl_otel.analyzers.doctor.examine import error_of, examine
-    from grademl_otel.analyzers.reporting.doctor_document import doctor_json
-    from grademl_otel.analyzers.reporting.doctor_screen import render
 
     style = take_style(options)
     query = take_query(options)
     refuse_every_attempt(query)
     document = examine(query)
-    if style.format == "json":
-        text = doctor_json(document)
-    else:
-        text = render(document, color=None if style.output is None and not style.no_color else False)
+    text = document.to_json() if style.format == "json" else document.to_text(color=style.color)
     error = error_of(document)
     if error is None and style.strict and document.verdict == "incomplete":
         error = IncompleteError("the data are incomplete; the answer says what is missing")

@@ -165,6 +165,11 @@ class Style:
     no_color: bool
     strict: bool
 
+    @property
+    def color(self) -> bool | None:
+        """Whether to write colours: never into a file; None if standard output likes them."""
+        return False if self.no_color or self.output is not None else None
+
 
 def take_style(options: dict[str, Any]) -> Style:
     """Remove the output options from ``options`` and return them as one value."""

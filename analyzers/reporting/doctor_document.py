@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from grademl_otel.analyzers.doctor.here import Check
 from grademl_otel.analyzers.doctor.recorded import Signal
-from grademl_otel.analyzers.printable import clean_json
 from grademl_otel.analyzers.reporting.document import ClockOffset, RunEntry
+from grademl_otel.analyzers.shown import Records, Shown
 
 DOCTOR_SCHEMA: Final = "grademl.doctor/1"
 SERVERS: Final = frozenset({"Jaeger", "Tempo", "server"})
@@ -71,7 +70,7 @@ class RunLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorDocument:
+class DoctorDocument(Shown, screen="reporting.doctor_screen"):
     """Schema `grademl.doctor/1`."""
 
     schema: str = DOCTOR_SCHEMA
@@ -97,7 +96,10 @@ class DoctorDocument:
         """Whether there is nothing to analyze in the source."""
         return not self.runs and not self.services and (self.spans is None or not self.spans.count)
 
-
-def doctor_json(document: DoctorDocument) -> str:
-    """Return ``document`` as JSON text without a final newline."""
-    return clean_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    def _tables(self) -> Mapping[str, Records]:
+        return {
+            "recorded": Records(Signal, [] if self.run is None else self.run.recorded),
+            "here": Records(Check, self.here or []),
+            "runs": Records(RunEntry, self.runs),
+            "names": Records(NameCount, [] if self.spans is None else self.spans.names),
+        }

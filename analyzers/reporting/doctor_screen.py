@@ -23,9 +23,8 @@ _RUNS: Final = 8
 _MARK: Final = {"bad": "bold red", "no": "yellow", "in part": "yellow"}
 
 
-def render(document: DoctorDocument, *, color: bool | None = None, width: int | None = None) -> str:
-    """Return ``document`` as text that ends with a newline; ``color`` and ``width`` as for all screens."""
-    canvas = Canvas(color, width)
+def draw(canvas: Canvas, document: DoctorDocument) -> None:
+    """Write the source, its runs, what was read and what is recorded of it, this machine, and problems."""
     if document.source is not None:
         _source(canvas, document.source)
     if document.services:
@@ -58,7 +57,6 @@ def render(document: DoctorDocument, *, color: bool | None = None, width: int | 
         canvas.line(problem, label="PROBLEM", style="bold red", indent=_INDENT)
     if not document.problems and not document.empty:
         canvas.line("no problem was found")
-    return canvas.text()
 
 
 def _source(canvas: Canvas, source: SourceLook) -> None:

@@ -8,18 +8,23 @@ the wall time exactly. What is not known is null, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from grademl_otel.analyzers.diagnosis.finding import Abstained, Finding, Verdict
+from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.printable import clean_json
+from grademl_otel.analyzers.shown import Records, Shown
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from grademl_otel.analyzers.model.facts import RunSummary
     from grademl_otel.analyzers.reporting.section_entries import SectionEntries
+    from grademl_otel.analyzers.subject import Subject
 
 CRITICAL_PATH_SCHEMA: Final = "grademl.critical_path/1"
 REPORT_SCHEMA: Final = "grademl.report/1"
@@ -290,7 +295,7 @@ class EndedInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticalPathDocument:
+class CriticalPathDocument(Shown, screen="reporting.path_screen"):
     """Schema `grademl.critical_path/1`."""
 
     schema: str = CRITICAL_PATH_SCHEMA
@@ -318,6 +323,35 @@ class CriticalPathDocument:
     def notes(self) -> list[str]:
         """Every reservation about the data, a line each, the gravest first."""
         return [*self.incomplete_because, *self.completeness.conflicts, *self.warnings]
+
+    def to_networkx(self) -> nx.DiGraph:
+        """Return the path as a chain: its sections as nodes in order of time, numbered from 0.
+
+        Nodes have the fields of `SectionEntry` that are known, ids of spans as ``trace_id`` and ``span_id``;
+        edges how the walk came from the later to the earlier. Raises UsageError for several traces together,
+        for which there is no one path, and for a path too long to be drawn.
+        """
+        from grademl_otel.analyzers.reporting.drawn import chain
+
+        return chain(self)
+
+    def _tables(self) -> Mapping[str, Records]:
+        path = self.path
+        if isinstance(path, PopulationInfo):
+            found = {"population": Records(PopulationEntry, path.population)}
+        else:
+            found = {
+                "summary": Records(SummaryEntry, self.summary),
+                "sections": Records(SectionEntry, path.sections),
+            }
+        return {
+            **found,
+            "lane_budget": Records(BudgetEntry, self.lane_budget),
+            "breakdown": Records(BreakdownEntry, self.breakdown),
+            "findings": Records(Finding, self.findings),
+            "abstained": Records(Abstained, self.abstained),
+            "ended": Records(EndedInfo, self.ended),
+        }
 
 
 @dataclass(frozen=True)
@@ -447,7 +481,7 @@ class RanksInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportDocument(CriticalPathDocument):
+class ReportDocument(CriticalPathDocument, screen="reporting.report_screen"):
     """Schema `grademl.report/1`: the critical path's document and what the report says beside it."""
 
     schema: str = REPORT_SCHEMA
@@ -470,6 +504,36 @@ class ReportDocument(CriticalPathDocument):
         """Return ``found`` in the form of a report; of traces that are not ours there is no more to say."""
         same = {name: value for name, value in vars(found).items() if name != "schema"}
         return cls(**same, run=run, verdict=verdict, step=step, ranks=ranks)
+
+    def about(self, subject: Subject) -> ReportDocument:
+        """Return the report with what it is about, from which `to_html` draws."""
+        made = replace(self)
+        object.__setattr__(made, "_subject", subject)  # no field: it is no part of the answer
+        return made
+
+    def to_html(self) -> str:
+        """Return the page of ``grademl report -f html``: one file with charts that needs nothing else.
+
+        Raises UsageError for a report that was not made from a source here.
+        """
+        from grademl_otel.analyzers.answers import page_of
+
+        subject: Subject | None = vars(self).get("_subject")
+        if subject is None:
+            raise UsageError("this report does not know its source; make it with `analyzers.report`")
+        return page_of(subject).html
+
+    def _tables(self) -> Mapping[str, Records]:
+        run, step, ranks = self.run, self.step, self.ranks
+        found = dict(super()._tables())
+        of_run = {
+            "lane_budget": found.pop("lane_budget"),
+            "step": Records(PhaseShare, [] if step is None else step.phases),
+            "ranks": Records(RankEntry, [] if ranks is None else ranks.ranks),
+            "loaders": Records(LoaderInfo, [] if run is None else run.loaders),
+            "memory": Records(MemoryInfo, [] if run is None else run.memory),
+        }
+        return {**found, **of_run} if run is None else {**of_run, **found}
 
 
 @dataclass(frozen=True)
@@ -513,7 +577,7 @@ class RunEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsDocument:
+class RunsDocument(Shown, screen="reporting.runs_screen"):
     """Schema `grademl.runs/1`."""
 
     schema: str = RUNS_SCHEMA
@@ -524,9 +588,12 @@ class RunsDocument:
     """Services whose spans belong to no run of ours."""
     warnings: list[str]
 
+    def _tables(self) -> Mapping[str, Records]:
+        return {"runs": Records(RunEntry, self.runs)}
+
 
 @dataclass(frozen=True, kw_only=True)
-class RanksDocument:
+class RanksDocument(Shown, screen="reporting.ranks_screen"):
     """Schema `grademl.ranks/1`: the ranks of a run side by side, and what they do to each other."""
 
     schema: str = RANKS_SCHEMA
@@ -547,35 +614,29 @@ class RanksDocument:
         """Every reservation about the data, a line each, the gravest first."""
         return [*self.incomplete_because, *self.completeness.conflicts, *self.warnings]
 
+    def _tables(self) -> Mapping[str, Records]:
+        return {
+            "ranks": Records(RankEntry, [] if self.ranks is None else self.ranks.ranks),
+            "findings": Records(Finding, self.findings),
+            "abstained": Records(Abstained, self.abstained),
+            "ended": Records(EndedInfo, self.ended),
+        }
+
 
 Document = CriticalPathDocument | RunsDocument | RanksDocument
 
 
-def to_dict(document: Document) -> dict[str, Any]:
+def to_dict(document: Shown) -> dict[str, Any]:
     """Return ``document`` as plain dicts, lists, numbers and strings."""
-    plain: dict[str, Any] = msgspec.json.decode(_encoded(document))
-    return plain  # by way of JSON, because to_builtins leaves tuples, which a JSON Schema takes for no array
+    return document.to_dict()
 
 
-def to_json(document: Document, *, indent: bool = True) -> str:
+def to_json(document: Shown, *, indent: bool = True) -> str:
     """Return ``document`` as JSON text without a final newline; one line when not indented."""
-    encoded = _encoded(document)
-    return clean_json((msgspec.json.format(encoded, indent=2) if indent else encoded).decode())
+    return document.to_json(indent=indent)
 
 
-def _encoded(document: Document) -> bytes:
-    encoded: bytes = msgspec.json.encode(vars(document), enc_hook=_listed)
-    return encoded
-
-
-def _listed(value: object) -> list[Any]:
-    """Return the entries of a sequence that is no list."""
-    if isinstance(value, Sequence):
-        return list(value)
-    raise NotImplementedError(type(value))
-
-
-def to_json_lines(document: Document) -> str:
+def to_json_lines(document: Shown) -> str:
     """Return JSON text of one line for each answer: the document itself, or each run of a list."""
     if isinstance(document, RunsDocument):
         return "\n".join(clean_json(msgspec.json.encode(run).decode()) for run in document.runs)

@@ -36,7 +36,7 @@ _EXPLAINED: Final = {
 _BEFORE: Final = "on path: with what went by before it began, in gaps and handoffs."
 
 
-def draw(canvas: Canvas, document: CriticalPathDocument, by: str, top: int | None = None) -> None:
+def draw(canvas: Canvas, document: CriticalPathDocument, by: str = PHASE, top: int | None = None) -> None:
     """Write the head, then the path of one run or trace, or of many traces together.
 
     ``top`` is how many keys and sections are shown, of those that ``document`` has.
