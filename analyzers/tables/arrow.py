@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from grademl_otel.analyzers.tables.schema import Column, TableSchema
-from grademl_otel.analyzers.tables.values import Coded, Hex, Makers, Masked, Values
+from grademl_otel.analyzers.tables.values import Coded, Hex, Makers, Masked, Ready, Values
 
 _TYPES: Final = {
     "BIGINT": pa.int64(),
@@ -49,6 +49,8 @@ def _array(values: Values, type_: pa.DataType) -> pa.Array:
         return pa.DictionaryArray.from_arrays(indices, pa.array(list(values.words), pa.string()))
     if isinstance(values, Hex):
         return _hex(values)
+    if isinstance(values, Ready):
+        return values.array
     if isinstance(values, Masked):
         return pa.array(values.numbers, type_, mask=values.absent if values.absent.any() else None)
     return pa.array(values, type_)

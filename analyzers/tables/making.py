@@ -7,9 +7,24 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from grademl_otel.analyzers.subject import Subject
+from grademl_otel.analyzers.tables.budget import BUDGET, budget
 from grademl_otel.analyzers.tables.material import Material, material
 from grademl_otel.analyzers.tables.path import PATH, path
+from grademl_otel.analyzers.tables.phases import PHASES, phases
+from grademl_otel.analyzers.tables.runs import RUNS, runs
 from grademl_otel.analyzers.tables.schema import TableSchema
+from grademl_otel.analyzers.tables.side import (
+    ATTRIBUTES,
+    EVENTS,
+    LINKS,
+    RESOURCES,
+    SCOPES,
+    attributes,
+    events,
+    links,
+    resources,
+    scopes,
+)
 from grademl_otel.analyzers.tables.spans import SPANS, spans
 from grademl_otel.analyzers.tables.steps import STEP_PHASES, STEPS, step_phases, steps
 from grademl_otel.analyzers.tables.values import Makers
@@ -21,7 +36,15 @@ _TABLES: Final[tuple[tuple[TableSchema, Callable[[Material], Makers]], ...]] = (
     (SPANS, spans),
     (STEPS, steps),
     (STEP_PHASES, step_phases),
+    (PHASES, phases),
     (PATH, path),
+    (BUDGET, budget),
+    (RUNS, runs),
+    (ATTRIBUTES, attributes),
+    (EVENTS, events),
+    (LINKS, links),
+    (RESOURCES, resources),
+    (SCOPES, scopes),
 )
 
 TABLES: Final[Mapping[str, TableSchema]] = {schema.name: schema for schema, _ in _TABLES}

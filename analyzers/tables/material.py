@@ -9,12 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound
+from grademl_otel.analyzers.execution.whole import ExecutionModel
 from grademl_otel.analyzers.graph import Sections, run_path
 from grademl_otel.analyzers.model.attempts import Owners
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
-from grademl_otel.analyzers.modelled import runs_of
+from grademl_otel.analyzers.modelled import model_of, runs_of
 from grademl_otel.analyzers.subject import Subject
 
 
@@ -40,19 +41,40 @@ class Material:
         return self.about.run
 
     @cached_property
+    def shift(self) -> IntArray:
+        """What is taken from times of each resource, in ns, to have them as the clock of the others shows.
+
+        Of each run by its own reference, as all answers on it; of all else by that of the traces together.
+        """
+        about, spans = self.about, self.about.telemetry.spans
+        shift = np.zeros(len(spans.resources), np.int64)
+        if len(spans.clocks) < 2:
+            return shift
+        clocks = about.clocks
+        if clocks is None and not about.is_part:
+            clocks = clocks_of_traces(spans, about.query.clocks)
+        for one in (clocks, *(run.clocks for run in runs_of(about))):
+            if one is not None:
+                for resource in np.flatnonzero(one.of_resource >= 0).tolist():
+                    shift[resource] = one.of_resource_ns(resource)
+        return shift
+
+    @cached_property
     def spans(self) -> SpanColumns:
-        """All spans that were read, by their numbers, with the times of each run by the clock of that run."""
+        """All spans that were read, by their numbers, with times by the clock of the others."""
         spans = self.about.telemetry.spans
-        if self.run is None or len(spans.clocks) < 2:
+        if self.run is None or not self.shift.any():  # those of traces were brought to it in reading
             return spans
-        if self.about.is_part:
-            return self.run.spans
-        corrected = clocks_of_traces(spans, self.about.query.clocks).correct(spans)
-        start, end = corrected.start.copy(), corrected.end.copy()
-        for run in runs_of(self.about):
-            start[run.span_ixs] = run.spans.start[run.span_ixs]
-            end[run.span_ixs] = run.spans.end[run.span_ixs]
-        return replace(corrected, start=start, end=end)
+        taken = np.where(spans.possible, self.shift[spans.resource_ix], 0)
+        return replace(spans, start=spans.start - taken, end=spans.end - taken)
+
+    @cached_property
+    def model(self) -> ExecutionModel | None:
+        """The execution model; None where it has no phase."""
+        try:
+            return model_of(self.about)
+        except NothingFound:
+            return None
 
     @cached_property
     def ixs(self) -> IntArray | None:

@@ -17,7 +17,8 @@ from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, flag, number, word
 from grademl_otel.analyzers.tables.values import BoolArray, Coded, Makers, Masked, all_alike, known
 
-_KINDS: Final = ("train", "evaluate", "incomplete")
+KINDS: Final = ("train", "evaluate", "incomplete")
+TRAIN: Final = 0
 _ALWAYS: Final = frozenset({semconv.CHECKPOINT_SAVE, semconv.CHECKPOINT_LOAD, semconv.COMPILE})
 """Phases that are measured at every level."""
 _WITH_WAITS: Final = _ALWAYS | {semconv.DATA_WAIT, semconv.GC}
@@ -89,7 +90,7 @@ def steps(material: Material) -> Makers:
     table = _NONE if run is None else run.steps
     makers: dict[str, Callable[[], object]] = {
         **_keys(run, table, slice(None)),
-        "kind": lambda: Coded(kinds(table), _KINDS),
+        "kind": lambda: Coded(kinds(table), KINDS),
         "start_ns": lambda: table.start,
         "end_ns": lambda: table.end,
         "duration_ns": lambda: table.end - table.start,

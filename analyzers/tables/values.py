@@ -44,8 +44,15 @@ class Hex:
     absent: BoolArray | None = None
 
 
+@dataclass(frozen=True)
+class Ready:
+    """What is an array of Arrow already."""
+
+    array: Any
+
+
 Texts = Sequence[str | None]
-Values = Numbers | Masked | Coded | Hex | Texts
+Values = Numbers | Masked | Coded | Hex | Ready | Texts
 
 Makers = Mapping[str, Callable[[], Values]]
 """Name of a column -> what makes its values; only those that are asked for are called."""
@@ -54,6 +61,11 @@ Makers = Mapping[str, Callable[[], Values]]
 def known(numbers: Numbers) -> Masked:
     """Return ``numbers``, of which the negative ones stand for none."""
     return Masked(numbers, numbers < 0)
+
+
+def numbers_or_null(numbers: Sequence[int | None]) -> Masked:
+    absent = np.array([one is None for one in numbers], np.bool_)
+    return Masked(np.array([one or 0 for one in numbers], np.int64), absent)
 
 
 def possible_durations(start: IntArray, end: IntArray) -> Masked:
