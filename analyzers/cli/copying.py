@@ -149,8 +149,9 @@ def _pushed_text(done: Pushed) -> str:
 
 def _pulled_text(done: Pulled) -> str:
     new = "" if done.copied == done.pieces else f" ({done.copied:,} read now)"
+    metrics = f" and {count(done.metrics, 'metric point')}" if done.metrics else ""
     lines = [
-        f"{count(done.spans, 'span')} in {done.folder}: {count(done.pieces, 'piece')}{new},"
+        f"{count(done.spans, 'span')}{metrics} in {done.folder}: {count(done.pieces, 'piece')}{new},"
         f" {count(done.files, 'file')}, {size(done.bytes)}"
     ]
     lines += [f"note: {warning}" for warning in done.warnings]

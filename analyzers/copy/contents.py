@@ -19,12 +19,14 @@ from grademl_otel.analyzers.copy.manifest import (
     DONE,
     WAITING,
     CopiedFile,
+    CopiedMetrics,
     CopiedPiece,
     Origin,
     check_schema,
     count,
     explained,
     ledger_of,
+    metrics_in,
 )
 from grademl_otel.analyzers.model.columns import Ledger
 
@@ -42,6 +44,7 @@ class Contents:
     waiting: int
     """Pieces that were begun and have no whole reading."""
     files: list[CopiedFile]
+    metrics: list[CopiedMetrics]
 
     @property
     def live(self) -> npt.NDArray[np.bool_]:
@@ -81,6 +84,7 @@ def read_contents(folder: Path) -> Contents:
                 CopiedPiece(key, bool(final), expected, received, reading, ledger_of(text))
                 for key, final, expected, received, reading, text in done
             ],
+            metrics=metrics_in(database),
             waiting=count(database, "SELECT count(*) FROM pieces WHERE state = ?", WAITING),
         )
     raise AssertionError("unreachable")

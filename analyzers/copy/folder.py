@@ -16,8 +16,8 @@ from grademl_otel.analyzers.copy.manifest import Manifest
 from grademl_otel.analyzers.errors import UsageError
 
 _LOCK: Final = ".pull.lock"
-_SPANS: Final = re.compile(r"spans-(\d{4,})\.parquet")
-_PART: Final = re.compile(r"\.spans-\d{4,}\.parquet\.part")
+_FILE: Final = re.compile(r"(?:spans|metrics)-(\d{4,})\.parquet")
+_PART: Final = re.compile(r"\.(?:spans|metrics)-\d{4,}\.parquet\.part")
 _MANIFEST_FILES: Final = (MANIFEST, f"{MANIFEST}-wal", f"{MANIFEST}-shm", f"{MANIFEST}-journal")
 
 
@@ -26,14 +26,19 @@ def spans_name(number: int) -> str:
     return f"spans-{number:04d}.parquet"
 
 
+def metrics_name(number: int) -> str:
+    """Return the name of the metrics file with this number."""
+    return f"metrics-{number:04d}.parquet"
+
+
 def part_name(name: str) -> str:
-    """Return the name of a spans file while it is written."""
+    """Return the name of a file while it is written."""
     return f".{name}.part"
 
 
 def file_number(name: str) -> int:
-    """Return the number in the name of a spans file; 0 for any other name."""
-    match = _SPANS.fullmatch(name)
+    """Return the number in the name of a file of ours; 0 for any other name."""
+    match = _FILE.fullmatch(name)
     return int(match[1]) if match else 0
 
 
@@ -104,7 +109,7 @@ def _check_ours(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (_LOCK, *_MANIFEST_FILES) or bool(_SPANS.fullmatch(name) or _PART.fullmatch(name))
+    return name in (_LOCK, *_MANIFEST_FILES) or bool(_FILE.fullmatch(name) or _PART.fullmatch(name))
 
 
 def remove_copy(folder: Path) -> None:
@@ -113,7 +118,7 @@ def remove_copy(folder: Path) -> None:
         for name in _MANIFEST_FILES:
             (folder / name).unlink(missing_ok=True)
         for entry in folder.iterdir():
-            if _SPANS.fullmatch(entry.name) or _PART.fullmatch(entry.name):
+            if _FILE.fullmatch(entry.name) or _PART.fullmatch(entry.name):
                 entry.unlink()
 
 
@@ -127,7 +132,10 @@ def tidy(folder: Path, manifest: Manifest) -> None:
         sizes = {entry.name: entry.stat().st_size for entry in folder.iterdir() if not entry.is_dir()}
         manifest.forget_files([file.name for file in manifest.files() if sizes.get(file.name) != file.bytes])
         manifest.forget_files([file.name for file in manifest.files() if not file.parts])
-        named = {file.name for file in manifest.files()}
+        manifest.forget_metrics(
+            [m.file for m in manifest.metrics() if m.file and sizes.get(m.file) != m.bytes]
+        )
+        named = {*(file.name for file in manifest.files()), *(part.file for part in manifest.metrics())}
         for name in sizes:
-            if (_SPANS.fullmatch(name) and name not in named) or _PART.fullmatch(name):
+            if (_FILE.fullmatch(name) and name not in named) or _PART.fullmatch(name):
                 (folder / name).unlink()

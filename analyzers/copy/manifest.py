@@ -34,6 +34,11 @@ _TABLES: Final = (
     "CREATE TABLE parts (file TEXT NOT NULL, reading INTEGER NOT NULL, spans INTEGER NOT NULL,"
     " PRIMARY KEY (file, reading)) WITHOUT ROWID",
 )
+_METRICS: Final = (
+    "CREATE TABLE IF NOT EXISTS metrics (key TEXT PRIMARY KEY, version TEXT NOT NULL, file TEXT,"
+    " bytes INTEGER NOT NULL, points INTEGER NOT NULL, warnings TEXT NOT NULL)"
+)
+"""Apart: copies were made without them, and are read and topped up all the same."""
 WAITING: Final = "waiting"
 DONE: Final = "done"
 
@@ -78,6 +83,21 @@ class CopiedPiece:
     ledger: Ledger = field(default_factory=Ledger)
 
 
+@dataclass(frozen=True)
+class CopiedMetrics:
+    """The metrics of one file of the source."""
+
+    key: str
+    version: str
+    """Of what the file held when it was copied."""
+    file: str | None
+    """Where they are; None where it held none."""
+    bytes: int
+    points: int
+    warnings: Sequence[str]
+    """What was left out, a line each."""
+
+
 class Manifest:
     """The manifest of a folder that the caller has locked: reads the state, writes changes to it.
 
@@ -101,9 +121,10 @@ class Manifest:
         if count(self._database, "SELECT count(*) FROM sqlite_master WHERE name = 'copy'"):
             about = dict(self._database.execute("SELECT key, value FROM copy"))
             check_schema(self._folder, about.get("schema"))
+            self._database.execute(_METRICS)
             return
         with self._transaction():
-            for table in _TABLES:
+            for table in (*_TABLES, _METRICS):
                 self._database.execute(table)
             self._put("schema", str(SCHEMA))
 
@@ -142,6 +163,27 @@ class Manifest:
                 )
                 self._database.execute("DELETE FROM parts WHERE file = ?", (name,))
                 self._database.execute("DELETE FROM files WHERE name = ?", (name,))
+
+    def metrics(self) -> list[CopiedMetrics]:
+        """Return the metrics that were copied, in that order."""
+        with explained(self._folder):
+            return metrics_in(self._database)
+
+    def commit_metrics(self, part: CopiedMetrics) -> None:
+        """Name the metrics of a file of the source, in place of those that it held before."""
+        values = (part.key, part.version, part.file, part.bytes, part.points)
+        with self._transaction():
+            self._database.execute(
+                "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+                " version = excluded.version, file = excluded.file, bytes = excluded.bytes,"
+                " points = excluded.points, warnings = excluded.warnings",
+                (*values, msgspec.json.encode(part.warnings).decode()),
+            )
+
+    def forget_metrics(self, files: Sequence[str]) -> None:
+        """Take metrics files out, which are read again then."""
+        with self._transaction():
+            self._database.executemany("DELETE FROM metrics WHERE file = ?", [(name,) for name in files])
 
     def done(self, key: str) -> tuple[bool, int] | None:
         """Return (final, spans) of a piece that is done; None for one that is not."""
@@ -276,6 +318,14 @@ def _text(ledger: Ledger) -> str | None:
 
 def ledger_of(text: str | None) -> Ledger:
     return msgspec.json.decode(text, type=Ledger) if text else _NOTHING_LOST
+
+
+def metrics_in(database: sqlite3.Connection) -> list[CopiedMetrics]:
+    """Return the metrics that a manifest names; none of one that was made before there were any."""
+    if not count(database, "SELECT count(*) FROM sqlite_master WHERE name = 'metrics'"):
+        return []
+    rows = database.execute("SELECT key, version, file, bytes, points, warnings FROM metrics ORDER BY rowid")
+    return [CopiedMetrics(*known, msgspec.json.decode(lines, type=list[str])) for *known, lines in rows]
 
 
 def count(database: sqlite3.Connection, query: str, *values: str) -> int:

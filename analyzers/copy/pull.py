@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
-from grademl_otel.analyzers.copy.folder import locked, remove_copy, tidy
+from grademl_otel.analyzers.copy.folder import file_number, locked, remove_copy, tidy
 from grademl_otel.analyzers.copy.manifest import Manifest, Origin, refuse_others
+from grademl_otel.analyzers.copy.metrics import copy_metrics
 from grademl_otel.analyzers.copy.writer import CopyWriter
 from grademl_otel.analyzers.errors import (
     GrademlError,
@@ -24,7 +25,7 @@ from grademl_otel.analyzers.errors import (
     without_secrets,
 )
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.sources.base import Piece, Progress, Selection, Source, no_progress
+from grademl_otel.analyzers.sources.base import MetricSource, Piece, Progress, Selection, Source, no_progress
 from grademl_otel.analyzers.sources.files.containers import NotTelemetry
 
 _LINES: Final = 20
@@ -47,6 +48,8 @@ class Pulled:
     spans: int
     files: int
     bytes: int
+    metrics: int
+    """Metric points."""
     warnings: list[str]
     error: GrademlError | None = None
     """Why it is not all there, if it is not."""
@@ -142,6 +145,7 @@ class _Pull:
         """Copy, and say what became of it."""
         try:
             self._copy_all()
+            self._copy_metrics()
             self._end(complete=not self._failures and self._ledger.broken is None)
         except KeyboardInterrupt:
             self._end(complete=False)
@@ -188,6 +192,21 @@ class _Pull:
         self._told.update(dict.fromkeys(copied.ledger.warnings[: _LINES - len(self._told)]))
         self._copied += 1
 
+    def _copy_metrics(self) -> None:
+        """Copy the metrics of each file in which something is new."""
+        if not isinstance(self._source, MetricSource):
+            return
+        there = {part.key: part for part in self._manifest.metrics()}
+        number = max((file_number(part.file) for part in there.values() if part.file), default=0)
+        for part in self._source.metric_parts(self._selection):
+            before = there.get(part.key)
+            if before is not None and before.version == part.version:
+                continue
+            number += 1
+            copied = copy_metrics(part, self._folder, number)
+            if copied.points or before is None or not before.points:
+                self._manifest.commit_metrics(copied)
+
     def _end(self, complete: bool) -> None:
         self._writer.flush()
         self._ledger.warnings += map(str, self._strangers)
@@ -221,7 +240,9 @@ class _Pull:
             error = SourceError(f"{self._failures[0]}{more}; {self._so_far()}")
         elif self._ledger.broken is not None:
             error = SourceError(f"{self._ledger.broken}; the rest was copied")
-        files = self._manifest.files()
+        metrics = self._manifest.metrics()
+        held = [(file.name, file.bytes) for file in self._manifest.files()]
+        held += [(part.file, part.bytes) for part in metrics if part.file]
         return Pulled(
             source=self._source.uri,
             folder=str(self._folder),
@@ -229,8 +250,12 @@ class _Pull:
             copied=self._copied,
             failed=len(self._failures),
             spans=spans,
-            files=len(files),
-            bytes=sum(file.bytes for file in files),
-            warnings=[*self._ledger.warnings, *self._told],
+            files=len(held),
+            bytes=sum(size for _, size in held),
+            metrics=sum(part.points for part in metrics),
+            warnings=[
+                *(*self._ledger.warnings, *self._told),
+                *(line for part in metrics for line in part.warnings),
+            ],
             error=error,
         )

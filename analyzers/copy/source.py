@@ -3,18 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grademl_otel.analyzers.copy.contents import Contents, read_contents
 from grademl_otel.analyzers.copy.ledgers import merged
-from grademl_otel.analyzers.copy.manifest import CopiedFile
+from grademl_otel.analyzers.copy.manifest import CopiedFile, CopiedMetrics
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
-from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
+from grademl_otel.analyzers.sources.base import (
+    Listing,
+    MetricPart,
+    Piece,
+    Probe,
+    Selection,
+    SourceOptions,
+    TakeGroup,
+)
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.narrow import narrow, selected
 from grademl_otel.analyzers.units import count, size
@@ -56,6 +64,20 @@ class CopySource:
         # A file that is there stays as it is: what replaces it has another name.
         return iter([Piece(file.name, True, None, self._reader(file, live)) for file in files])
 
+    def metric_parts(self, selection: Selection | None) -> Sequence[MetricPart]:
+        """Return the metrics files of the copy; which, was selected when they were copied."""
+        contents = self._contents()
+        return [] if contents is None else [self._metrics(part) for part in contents.metrics]
+
+    def _metrics(self, part: CopiedMetrics) -> MetricPart:
+        def read(take: TakeGroup) -> list[str]:
+            from grademl_otel.analyzers.copy.metrics import read_groups  # brings pyarrow
+
+            faults = [] if part.file is None else read_groups(Path(self.path) / part.file, take)
+            return [*part.warnings, *faults]
+
+        return MetricPart(part.key, part.version, read)
+
     def probe(self) -> Probe:
         """Return what the manifest says; nothing else is read."""
         try:
@@ -70,6 +92,8 @@ class CopySource:
             f"{count(len(contents.pieces), 'piece')}, {count(contents.spans, 'span')} in"
             f" {count(len(contents.files), 'file')}, {size(sum(file.bytes for file in contents.files))}",
         ]
+        if points := sum(part.points for part in contents.metrics):
+            notes.append(count(points, "metric point"))
         growing = sum(not piece.final for piece in contents.pieces)
         if growing:
             notes.append(f"{count(growing, 'piece')} may have grown since; `grademl pull` tops them up")

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary
@@ -13,6 +13,7 @@ from grademl_otel.analyzers.secrecy import keep
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.sources.buffer import SpanBuilder
+    from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup
 
 Progress = Callable[[str, int, "int | None"], None]
 """Told of long work: what is counted ("spans", "traces"), how many so far, of how many if known."""
@@ -95,6 +96,22 @@ class Piece:
     """Add its spans to a builder, and to the ledger what reading lost. Raises SourceError."""
 
 
+TakeGroup = Callable[["MetricGroup"], None]
+"""Takes metrics; raises Unreadable for what is none."""
+
+
+@dataclass(frozen=True)
+class MetricPart:
+    """The metrics of one file of a source."""
+
+    key: str
+    """Names it in this source, the same at every call."""
+    version: str
+    """Another one once there is something else in it."""
+    read: Callable[[TakeGroup], list[str]]
+    """Hand on all that is in it; return one line each about what was left out."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """What `grademl doctor` tells of a source."""
@@ -144,3 +161,11 @@ class Source(Protocol):
 
     def probe(self) -> Probe:
         """Return what can be said of the source without reading its spans; problems are in it, not raised."""
+
+
+@runtime_checkable
+class MetricSource(Protocol):
+    """A source that may hold metrics beside its spans, too."""
+
+    def metric_parts(self, selection: Selection | None) -> Sequence[MetricPart]:
+        """Return the metrics beside the spans of ``selection``. Raises as `Source.read` does."""

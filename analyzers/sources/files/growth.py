@@ -28,6 +28,10 @@ _FIRST_LINE: Final = 16 << 20
 """A file with a longer one is copied as a whole."""
 
 
+_HEAD: Final = 256
+"""Bytes by which a file of no lines is told from others; shorter than any export."""
+
+
 @dataclass(frozen=True)
 class _Range:
     """Bytes ``start`` to ``end`` of a file; None is its end, wherever that is then."""
@@ -71,6 +75,18 @@ def pieces_of(series: paths.Series, max_bytes: int, alone: bool = True) -> Itera
                 begin = _continued(path, following)
                 ranges += [_Range(following, 0, begin)] if begin else []
             yield _piece(f"{name}@{start}", not last or following is not None, ranges, max_bytes, alone)
+
+
+def lasting_name(path: Path, series: paths.Series) -> str:
+    """Name a file by where it began: the same while it grows, and once it is rotated.
+
+    Raises SourceError and OSError.
+    """
+    first = _first_line(path, 0)
+    if first is None:
+        with opened(path) as stream:
+            first = stream.read(_HEAD)
+    return f"{path.parent.name}/{series[-1].name}#{_digest(first)}"
 
 
 def _piece(key: str, final: bool, ranges: list[_Range], max_bytes: int, alone: bool) -> Piece:

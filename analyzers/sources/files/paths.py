@@ -75,13 +75,21 @@ def run_folders(path: Path) -> list[Path]:
     return sorted(found, key=lambda entry: entry.name, reverse=True)
 
 
-def metric_files(series: Iterable[Series]) -> list[Path]:
+def metric_files(series: Iterable[Series]) -> list[Series]:
     """Return the files that may hold metrics of what is in ``series``: these, and those beside run traces."""
-    files: list[Path] = []
+    files: list[Series] = []
     for one in series:
         beside = one[-1].with_name(METRICS)
-        files += _with_rotated(beside) if one[-1].name == TRACES and _is_file(beside) else one
+        files.append(_with_rotated(beside) if one[-1].name == TRACES and _is_file(beside) else one)
     return list(dict.fromkeys(files))
+
+
+def may_be_read_again(path: Path) -> bool:
+    """Whether a file gives the same once more, as no pipe does; true where nobody can tell."""
+    try:
+        return str(path) != STDIN and stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return True
 
 
 def _selected(

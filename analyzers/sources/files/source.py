@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,14 @@ from grademl_otel.analyzers.copy import is_copy
 from grademl_otel.analyzers.errors import NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs
-from grademl_otel.analyzers.sources.base import Listing, Piece, Probe, Selection, SourceOptions
+from grademl_otel.analyzers.sources.base import (
+    Listing,
+    MetricPart,
+    Piece,
+    Probe,
+    Selection,
+    SourceOptions,
+)
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.files import paths, seams
 from grademl_otel.analyzers.sources.files.blocks import blocks_of
@@ -85,6 +92,11 @@ class FileSource:
                 ledger.broken = ledger.broken or str(fault)
                 ledger.warnings.append(str(fault))
         return iter(found)
+
+    def metric_parts(self, selection: Selection | None) -> Sequence[MetricPart]:
+        from grademl_otel.analyzers.sources.files.metrics import parts_of  # brings protobuf
+
+        return parts_of(chain.from_iterable(paths.groups(self.path, selection)), self.options.max_bytes)
 
     def probe(self) -> Probe:
         from grademl_otel.analyzers.sources.files.looks import probe_files

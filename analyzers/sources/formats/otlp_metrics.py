@@ -13,6 +13,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from grademl_otel.analyzers.model.metrics import Buckets
 from grademl_otel.analyzers.sources.formats import otlp_messages
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
+from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup
 from grademl_otel.analyzers.sources.formats.otlp_values import (
     NO_SCOPE,
     otlp_attributes,
@@ -64,19 +65,36 @@ class JsonPoint:
 JSON_POINT: Final = JsonPoint()
 
 
-def read_json(raw: bytes | msgspec.Raw, builder: PointBuilder) -> None:
-    """Add the points of a ``resourceMetrics`` array. Raises Unreadable where it is none."""
+def groups_of(raw: bytes | msgspec.Raw) -> list[MetricGroup]:
+    """Return the elements of a ``resourceMetrics`` array. Raises Unreadable where it is none of objects."""
     try:
-        for group in _list(raw):
-            resource = _members(group.get("resource"))
-            resource_ix = builder.resource(bytes(resource.get("attributes", b"[]")), otlp_attributes)
-            for scope in _list(group.get("scopeMetrics")):
-                own = bytes(scope.get("scope", b""))
-                scope_ix = -1 if own in NO_SCOPE else builder.scope(own, otlp_scope)
-                for metric in _list(scope.get("metrics")):
-                    _read_json_metric(metric, resource_ix, scope_ix, builder)
+        found = [bytes(each) for each in _raws.decode(raw) or ()]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"not OTLP metrics: {error}") from None
+    if not all(each.startswith(b"{") for each in found):
+        raise Unreadable("not OTLP metrics: an array, but not of objects")
+    return [MetricGroup(each, is_json=True) for each in found]
+
+
+def read_group(group: MetricGroup, builder: PointBuilder) -> None:
+    """Add the points of ``group``. Raises Unreadable where it holds something else."""
+    if not group.is_json:
+        _read_proto_group(group.raw, builder)
+        return
+    try:
+        _read_json_group(_object.decode(group.raw), builder)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Unreadable(f"not OTLP metrics: {error}") from None
+
+
+def _read_json_group(group: dict[str, msgspec.Raw], builder: PointBuilder) -> None:
+    resource = _members(group.get("resource"))
+    resource_ix = builder.resource(bytes(resource.get("attributes", b"[]")), otlp_attributes)
+    for scope in _list(group.get("scopeMetrics")):
+        own = bytes(scope.get("scope", b""))
+        scope_ix = -1 if own in NO_SCOPE else builder.scope(own, otlp_scope)
+        for metric in _list(scope.get("metrics")):
+            _read_json_metric(metric, resource_ix, scope_ix, builder)
 
 
 def _read_json_metric(
@@ -141,8 +159,7 @@ class ProtoPoint:
         return Buckets(tuple(point.explicit_bounds), tuple(point.bucket_counts))
 
 
-def read_resource_metrics(message: bytes, builder: PointBuilder) -> None:
-    """Add the points of ``ResourceMetrics``. Raises Unreadable where it is none."""
+def _read_proto_group(message: bytes, builder: PointBuilder) -> None:
     try:
         group = metrics_pb2.ResourceMetrics.FromString(message)
     except DecodeError:
