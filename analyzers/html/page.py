@@ -10,35 +10,51 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 import jinja2
 from markupsafe import Markup
 
+from grademl_otel.analyzers.html import finding_tables, run_tables
 from grademl_otel.analyzers.html.charts import draw
-from grademl_otel.analyzers.printable import clean, clean_json
-from grademl_otel.analyzers.reporting.document import ReportDocument, to_json
-from grademl_otel.analyzers.secrecy import hidden
+from grademl_otel.analyzers.html.contents import parts
+from grademl_otel.analyzers.html.embedding import bounded, brief, document_json, plain_json, printable
+from grademl_otel.analyzers.html.front import NOTES, front
+from grademl_otel.analyzers.html.provenance import command, provenance
+from grademl_otel.analyzers.reporting.document import ReportDocument
+from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
+from grademl_otel.analyzers.reporting.report_screen import not_judged
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.version import __version__
 
 _STYLES: Final = ("report.css", "charts.css")
 _SCRIPTS: Final = ("report.js",)
 _HERE: Final = "grademl_otel.analyzers.html"
+_SHORT_ID: Final = 8
 
 
 def page(about: Subject, document: ReportDocument) -> str:
     """Return the page that shows ``document``, which is the report on ``about``."""
     charts = draw(about, document)
+    complete = document.completeness
+    behind = (
+        finding_tables.data_in_numbers(complete),
+        finding_tables.clocks(complete),
+        run_tables.how_it_ended(document.ended, document.window.wall_ns),
+    )
     return _template().render(
-        document=document,
-        charts=charts,
-        report_json=_json_in_html(to_json(document)),
-        charts_json=_json_in_html(_plain_json(charts.data)),
+        front=front(about, document),
+        notes_at_once=NOTES,
+        parts=parts(document, charts),
+        not_judged=not_judged(document.abstained),
+        behind=[table for table in behind if table is not None],
+        provenance=provenance(about.query, document),
+        commands=_commands(about, document),
+        report_json=document_json(document),
+        report_name=f"grademl-report-{(document.source.run or 'traces')[:_SHORT_ID]}.json",
+        charts_json=plain_json(charts.data),
         style=_joined(_STYLES),
         script=_joined(_SCRIPTS),
         policy=_policy(),
@@ -46,33 +62,28 @@ def page(about: Subject, document: ReportDocument) -> str:
     )
 
 
+def _commands(about: Subject, document: ReportDocument) -> list[tuple[str, str]]:
+    """Return (what for, shell command) of what can be asked next."""
+    found = [
+        ("This page", command(about.query, document, "report") + " -f html -o report.html"),
+        ("The critical path by operation", command(about.query, document, "path") + " --by operation"),
+    ]
+    jaeger = to_jaeger(document.source)
+    return found + ([] if jaeger is None else [("This run in Jaeger", jaeger)])
+
+
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(_HERE),
         autoescape=True,
-        finalize=_printable,
+        finalize=printable,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update(brief=brief, bounded=bounded)
     return environment.get_template("page.html")
-
-
-def _printable(value: object) -> object:
-    """Return what is put into the page without characters that are not printed, and without secrets."""
-    return value if isinstance(value, Markup) else hidden(clean(str(value)))
-
-
-def _plain_json(value: Mapping[str, Any]) -> str:
-    return clean_json(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
-
-
-def _json_in_html(text: str) -> Markup:
-    """Return JSON as the content of a script element, which nothing in it can end: the same values."""
-    for special in "<>&":
-        text = text.replace(special, f"\\u{ord(special):04x}")
-    return Markup(text)
 
 
 @cache

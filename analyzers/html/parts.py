@@ -21,6 +21,8 @@ class Heading:
     title: str
     """For people."""
     numeric: bool = False
+    prose: bool = False
+    """Whether its cells are sentences, which are not shortened as names are."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,11 @@ class Cell:
     shown: str
     value: Exact
     share: float | None = None
-    """0 to 1, drawn as a bar behind the text; None for no bar."""
+    """0 to 1, drawn as a bar beside the text; None for no bar."""
+    phase: str | None = None
+    """Class of `charts.palette`, whose colour the bar has, or a swatch before the text."""
+    within: bool = False
+    """Whether it names a part of what is in the row above."""
 
 
 @dataclass(frozen=True)
