@@ -22,6 +22,16 @@ class SectionEntries(Sequence[SectionEntry]):
     def __init__(self, sections: Sections, origin: int, spans: SpanColumns) -> None:
         self._sections, self._origin, self._spans = sections, origin, spans
 
+    @property
+    def arrays(self) -> Sections:
+        """The sections themselves, with times in Unix ns."""
+        return self._sections
+
+    @property
+    def origin(self) -> int:
+        """Unix ns."""
+        return self._origin
+
     def __len__(self) -> int:
         return len(self._sections)
 
