@@ -134,6 +134,12 @@ def _listed(items: Sequence[str]) -> str:
 
 def data_in_words(complete: CompletenessInfo) -> str:
     """Return the verdict on the data, and the counts that it goes by."""
+    verdict = complete.verdict.upper() if complete.verdict == "incomplete" else complete.verdict
+    return f"{verdict} ({data_counts(complete)})"
+
+
+def data_counts(complete: CompletenessInfo) -> str:
+    """Return how much of what is here, of how much that there should be."""
     steps, tracer = complete.steps, complete.tracer
     facts = []
     if steps.expected is not None:
@@ -149,5 +155,4 @@ def data_in_words(complete: CompletenessInfo) -> str:
         facts += [count(complete.orphans, "orphan")] if complete.orphans else []
     if tracer.cost_fraction is not None:
         facts.append(f"tracer {percent(tracer.cost_fraction)}, {tracer.dropped or 0:,} dropped")
-    verdict = complete.verdict.upper() if complete.verdict == "incomplete" else complete.verdict
-    return f"{verdict} ({'; '.join(facts)})"
+    return "; ".join(facts)
