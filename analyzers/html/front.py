@@ -66,6 +66,7 @@ class Front:
     verdict: str
     """On the data: complete, incomplete or unverifiable."""
     data: str
+    """The counts that it goes by."""
     notes: Sequence[str]
     more_notes: int
     """Beyond those."""
@@ -93,17 +94,25 @@ def front(about: Subject, document: ReportDocument) -> Front:
         ended=ended[:ENDED],
         more_ended=max(0, len(ended) - ENDED),
         verdict=complete.verdict,
-        data=header.data_in_words(complete),
+        data=header.data_counts(complete),
         notes=notes[:MOST_NOTES],
         more_notes=max(0, len(notes) - MOST_NOTES),
         clocks=[header.clock_in_words(one) for one in complete.clocks[1:] if one.applied],
         severity=(verdict.severity if verdict is not None else None) or "none",
-        lines=verdict.lines if verdict is not None else [],
+        lines=_sentences(verdict.lines) if verdict is not None else [],
         gain=_gain(head, document),
         fixes=[f"{fix[:1].upper()}{fix[1:]}." for fix in head.fix] if head is not None and verdict else [],
         evidence=evidence_in_words(head, document) if head is not None else [],
         path=path_in_words(document),
     )
+
+
+def _sentences(lines: Sequence[str]) -> list[str]:
+    """Return ``lines`` such that the first one ends with a sentence."""
+    first, *rest = lines
+    while rest and not first.endswith((".", "!", "?")):
+        first = f"{first} {rest.pop(0)}"
+    return [first, *rest]
 
 
 def _title(document: ReportDocument) -> str:
