@@ -57,6 +57,10 @@ class Subject:
 
     def paths(self) -> TracePaths:
         """Return (root, critical path) of each trace that matches; NothingFound when none does."""
+        return self._paths
+
+    @cached_property
+    def _paths(self) -> TracePaths:
         spans, query = self.telemetry.spans, self.query
         roots = _matching_roots(spans, query)
         if not roots:
