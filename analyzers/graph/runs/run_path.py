@@ -20,7 +20,6 @@ from grademl_otel.analyzers.graph.runs.run_graph import MAIN, run_graph
 from grademl_otel.analyzers.graph.walk import walk
 from grademl_otel.analyzers.model.facts import Run
 
-
 _latest: tuple[weakref.ref[Run], bool, Path] | None = None
 
 
