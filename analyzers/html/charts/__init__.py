@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from grademl_otel.analyzers.graph.path import Path
 from grademl_otel.analyzers.graph.runs.run_path import run_path
+from grademl_otel.analyzers.graph.trees.virtual_phases import with_virtual_phases
 from grademl_otel.analyzers.html.charts.budget_chart import budget_chart
 from grademl_otel.analyzers.html.charts.distribution_chart import distribution_chart
 from grademl_otel.analyzers.html.charts.path_chart import path_chart, path_data
@@ -35,7 +37,7 @@ def draw(about: Subject, document: ReportDocument) -> Charts:
     if about.run is not None:
         return _of_run(about.run, document, about.query.inferred)
     if isinstance(document.path, PathInfo):
-        return _of_trace(document.path, about.telemetry.spans)
+        return _of_trace(about, document.path)
     return _of_traces(about)
 
 
@@ -60,9 +62,13 @@ def _of_run(run: Run, document: ReportDocument, inferred: bool) -> Charts:
     )
 
 
-def _of_trace(info: PathInfo, spans: SpanColumns) -> Charts:
+def _of_trace(about: Subject, info: PathInfo) -> Charts:
+    spans = about.telemetry.spans
     path = _whole(info)
-    drawn, data = (None, {}) if path is None else _timeline(path, spans)
+    if path is None:
+        path = about.paths()[0][1]
+        path = replace(path, sections=with_virtual_phases(spans, path.sections).sections)
+    drawn, data = _timeline(path, spans)
     return Charts(path=drawn, data=data)
 
 
