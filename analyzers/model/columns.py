@@ -143,13 +143,13 @@ class SpanColumns:
     @cached_property
     def clocks(self) -> list[str]:
         """Names of the distinct clocks: ids of host boots, else names of hosts."""
-        return list(dict.fromkeys(name for name in map(_clock, self.resources) if name))
+        return list(dict.fromkeys(name for name in map(clock_name, self.resources) if name))
 
     @cached_property
     def clock(self) -> IndexArray:
         """Number of the clock of each span in `clocks`; -1 where its resource tells neither boot nor host."""
         number = {name: ix for ix, name in enumerate(self.clocks)}
-        of_resource = [number.get(_clock(resource), -1) for resource in self.resources]
+        of_resource = [number.get(clock_name(resource), -1) for resource in self.resources]
         clock: IndexArray = np.array(of_resource or [-1], np.int32)[self.resource_ix]
         return clock
 
@@ -160,7 +160,8 @@ class SpanColumns:
         return f"{int(self.span_id[ix]):016x}"
 
 
-def _clock(resource: dict[str, Any]) -> str:
+def clock_name(resource: dict[str, Any]) -> str:
+    """Return whose clock times of ``resource`` are by: a host's boot, else its name; empty: not told."""
     return str(resource.get(semconv.CLOCK_ID) or resource.get("host.name") or "")
 
 

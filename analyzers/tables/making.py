@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables.budget import BUDGET, budget
 from grademl_otel.analyzers.tables.material import Material, material
+from grademl_otel.analyzers.tables.metrics import METRICS, metrics
 from grademl_otel.analyzers.tables.path import PATH, path
 from grademl_otel.analyzers.tables.phases import PHASES, phases
 from grademl_otel.analyzers.tables.runs import RUNS, runs
@@ -37,6 +38,7 @@ _TABLES: Final[tuple[tuple[TableSchema, Callable[[Material], Makers]], ...]] = (
     (STEPS, steps),
     (STEP_PHASES, step_phases),
     (PHASES, phases),
+    (METRICS, metrics),
     (PATH, path),
     (BUDGET, budget),
     (RUNS, runs),
@@ -49,6 +51,7 @@ _TABLES: Final[tuple[tuple[TableSchema, Callable[[Material], Makers]], ...]] = (
 
 TABLES: Final[Mapping[str, TableSchema]] = {schema.name: schema for schema, _ in _TABLES}
 """Name -> schema of every table."""
+_OF_RUNS: Final = frozenset(one.name for one in (STEPS, STEP_PHASES, BUDGET, RUNS))
 _MAKERS: Final = {schema.name: maker for schema, maker in _TABLES}
 
 
@@ -66,3 +69,26 @@ def table(about: Subject, name: str, columns: Collection[str] | None = None) -> 
         raise KeyError(min(unknown))
     names = [one for one in schema.column_names if columns is None or one in columns]
     return made(schema, _MAKERS[name](material(about)), names)
+
+
+def attributes_of(about: Subject, keys: Collection[str]) -> pa.Table:
+    """Return the table ``attributes`` with those of ``keys`` alone."""
+    from grademl_otel.analyzers.tables.arrow import made
+
+    return made(ATTRIBUTES, attributes(material(about), keys), ATTRIBUTES.column_names)
+
+
+def why_empty(about: Subject, name: str) -> str | None:
+    """Return one line on why the table ``name`` has no rows; None where it has some."""
+    if table(about, name, TABLES[name].column_names[:1]).num_rows:
+        return None
+    uri, run = about.telemetry.uri, about.run
+    if name in _OF_RUNS:
+        if run is None:
+            return f"{name}: of a run of ours only, and {uri} has none that the query is about"
+        return f"{name}: no step of run {run.run_id} was recorded"
+    if name == PATH.name:
+        return f"path: no trace of {uri} matches the selection"
+    if name == METRICS.name:
+        return material(about).why_no_points or "metrics: none of this part of the run"
+    return f"{name}: {uri} has none"

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.execution.whole import ExecutionModel
 from grademl_otel.analyzers.graph import Sections, run_path
-from grademl_otel.analyzers.model.attempts import Owners
+from grademl_otel.analyzers.model.attempts import Owners, identity
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, clock_name
 from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.model.metrics import MetricPoints
 from grademl_otel.analyzers.modelled import model_of, runs_of
-from grademl_otel.analyzers.subject import Subject
+from grademl_otel.analyzers.sources.files.metrics import read_metrics
+from grademl_otel.analyzers.subject import Subject, open_query, selection_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Material:
 
     def __init__(self, about: Subject) -> None:
         self.about = about
+        self.why_no_points: str | None = None
 
     @property
     def run(self) -> Run | None:
@@ -87,6 +91,44 @@ class Material:
         return np.sort(mine)
 
     @cached_property
+    def points(self) -> MetricPoints | None:
+        """The metric points that are beside the spans; None where there are none: `why_no_points`."""
+        try:
+            return read_metrics(open_query(self.about.query), selection_of(self.about.query))
+        except NothingFound as reason:
+            self.why_no_points = str(reason)
+            return None
+
+    @cached_property
+    def shift_of_points(self) -> IntArray:
+        """As `shift`, of the resources of the points: that of the process, else of the host."""
+        assert self.points is not None
+        of_clock: dict[tuple[str | None, str], int] = {}
+        for resource, taken in zip(self.about.telemetry.spans.resources, self.shift.tolist(), strict=True):
+            of_clock[_run_of(resource), clock_name(resource)] = taken
+        shifts = [
+            of_clock.get((_run_of(resource), clock_name(resource)), 0) for resource in self.points.resources
+        ]
+        return np.array(shifts, np.int64)
+
+    @cached_property
+    def points_of_part(self) -> IntArray:
+        """Numbers of the points that the tables are about: of a part of a run its ranks, and its time."""
+        points, run = self.points, self.run
+        assert points is not None
+        every = np.arange(len(points))
+        if run is None or not self.about.is_part:
+            return every
+        wanted = {(run.run_id, run.attempt, rank) for rank in run.ranks}
+        owners = [identity(resource) for resource in points.resources]
+        ours = [one is not None and (one.run_id, one.attempt, one.rank) in wanted for one in owners]
+        chosen = np.array(ours, np.bool_)[points.resource_ix]
+        if self.about.query.fit is not None or self.about.query.steps is not None:
+            time = points.time - self.shift_of_points[points.resource_ix]
+            chosen &= (points.time > 0) & (time >= run.start) & (time <= run.end)
+        return every[chosen]
+
+    @cached_property
     def made_path(self) -> MadePath:
         """The critical path of the run, or those of the traces that match: none where none does."""
         if self.run is not None:
@@ -97,6 +139,11 @@ class Material:
         except NothingFound:
             return MadePath(Sections.of([]), np.zeros(0, np.int64), np.zeros(0, np.int64))
         return MadePath(paths.sections, paths.trace, paths.roots[paths.trace])
+
+
+def _run_of(resource: dict[str, Any]) -> str | None:
+    whose = identity(resource)
+    return None if whose is None else f"{whose.run_id}/{whose.attempt}"
 
 
 def material(about: Subject) -> Material:
