@@ -79,12 +79,10 @@ def time_axis(start: int, end: int, top: float, bottom: float) -> str:
 
 
 def svg(key: str, height: float, what: str, content: Iterable[str], live: bool = False) -> Markup:
-    """Return the SVG of a chart. ``what`` is read out in its place; a ``live`` one is drawn anew by the script."""
-    return Markup(
-        '<svg class="area{live}" id="{key}-svg" role="img" aria-label="{what}" width="100%" height="{height}">'
-    ).format(live=" live" if live else "", key=key, what=what, height=px(height)) + Markup(
-        "".join(content) + "</svg>"
-    )
+    """Return the SVG of a chart. ``what`` is read out in its place; the script draws a ``live`` one anew."""
+    kind = "area live" if live else "area"
+    opened = Markup('<svg class="{}" id="{}-svg" role="img" aria-label="{}" width="100%" height="{}">')
+    return opened.format(kind, key, what, px(height)) + Markup("".join(content) + "</svg>")
 
 
 def legend(entries: Sequence[tuple[str, str, str]]) -> Markup:

@@ -103,9 +103,9 @@ def _about(path: Timeline) -> str:
         )
     finest = path.levels[-1].bins
     return (
-        f"What the end waited for, at each moment: {count(path.count, 'section')}, added up in {finest:,} equal"
-        f" parts of {milliseconds(path.total_ns / finest)}. How high a bar is filled is how much of"
-        " its time the path was there. Waiting is striped."
+        f"What the end waited for, at each moment: {count(path.count, 'section')}, added up in {finest:,}"
+        f" equal parts of {milliseconds(path.total_ns / finest)}. How high a bar is filled is how much of its"
+        " time the path was there. Waiting is striped."
     )
 
 

@@ -138,8 +138,8 @@ def _about(durations: Durations, heights: Heights) -> str:
         return one + scale
     finest = durations.levels[-1].bins
     return (
-        f"{count(durations.count, noun)}, in up to {finest:,} equal parts of time: a bar from the shortest to the"
-        f" longest that began in each, dark up to the slowest 5 %, with a line at the median. The"
+        f"{count(durations.count, noun)}, in up to {finest:,} equal parts of time: a bar from the shortest to"
+        " the longest that began in each, dark up to the slowest 5 %, with a line at the median. The"
         f" {len(durations.points)} longest are dots of their own.{scale}"
     )
 
