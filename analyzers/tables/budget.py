@@ -36,6 +36,7 @@ def budget(material: Material) -> Makers:
     run = material.run
     rows = [] if run is None else lane_budget(run)
     phase, phases = distinct([row.phase for row in rows])
+    per_step = [row.per_step for row in rows]
     within, outer = distinct([row.within for row in rows])
     return {
         "run": lambda: all_alike(len(rows), run.run_id if run is not None else None),
@@ -45,6 +46,6 @@ def budget(material: Material) -> Makers:
         "within": lambda: Coded(within, outer),
         "total_ns": lambda: np.array([row.ns for row in rows], np.int64),
         "share": lambda: np.array([row.share for row in rows], np.float64),
-        "step_p50_ns": lambda: numbers_or_null([row.per_step and row.per_step.p50 for row in rows]),
-        "step_p95_ns": lambda: numbers_or_null([row.per_step and row.per_step.p95 for row in rows]),
+        "step_p50_ns": lambda: numbers_or_null([None if one is None else one.p50 for one in per_step]),
+        "step_p95_ns": lambda: numbers_or_null([None if one is None else one.p95 for one in per_step]),
     }

@@ -68,9 +68,10 @@ class MetricSeries:
     def _fell(self) -> BoolArray:
         """Mask of the points that can only grow and are less than the one before: they began anew."""
         points, before = self._points, np.maximum(self.before, 0)
-        fell = points.monotonic & (points.kind == SUM) & (points.value < points.value[before])
+        fell: BoolArray = points.monotonic & (points.kind == SUM) & (points.value < points.value[before])
         fell |= self._counted & (points.count < points.count[before])
-        return fell & self._cumulative & (self.before >= 0)
+        fell &= self._cumulative & (self.before >= 0)
+        return fell
 
     @cached_property
     def since(self) -> Masked:
@@ -116,7 +117,8 @@ class MetricSeries:
         """Mask of points that count since their start; a summary does, though it has no temporality."""
         points = self._points
         cumulative: BoolArray = (points.temporality == CUMULATIVE) & (points.kind != GAUGE)
-        return cumulative | (points.kind == SUMMARY)
+        cumulative |= points.kind == SUMMARY
+        return cumulative
 
     @cached_property
     def _counted(self) -> BoolArray:

@@ -125,7 +125,8 @@ def scopes(material: Material) -> Makers:
 
 def _values(owner: str, found: AttributeTable) -> Makers:
     def other_than(type_: str) -> BoolArray:
-        return found.type != TYPES.index(type_)
+        other: BoolArray = found.type != TYPES.index(type_)
+        return other
 
     return {
         owner: lambda: found.owner_ix,
