@@ -11,7 +11,15 @@ from typing import Final
 
 from grademl_otel.analyzers.errors import SourceError, UsageError
 
-COMMANDS: Final = ("report", "runs", "critical-path", "path", "ranks", "export", "pull", "push", "doctor")
+COMMANDS: Final = (
+    "report", "runs", "critical-path", "path", "ranks", "export", "pull", "push", "doctor",
+    "completion", "help",
+)  # fmt: skip
+_ALSO: Final = {
+    "list": "runs", "ls": "runs", "show": "report", "sql": "query", "compare": "diff", "stragglers": "ranks",
+    "perfetto": "export --to perfetto", "flamegraph": "export --to folded",
+}  # fmt: skip
+"""What other tools call it."""
 _HOST_AND_PORT: Final = re.compile(r"[^/:]+:\d{1,5}/?")
 _NOT_A_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|.*[*?\[]")
 
@@ -22,8 +30,8 @@ def explain_source(source: str | None) -> None:
         return
     if source in COMMANDS:
         raise UsageError(f"the command comes first: grademl {source} [SOURCE] [options]")
-    if "/" not in source and (near := difflib.get_close_matches(source, COMMANDS, n=1)):
-        raise UsageError(f"{source}: neither a command nor a file; did you mean `grademl {near[0]}`?")
+    if "/" not in source and (meant := _ALSO.get(source) or near(source, COMMANDS)):
+        raise UsageError(f"{source}: neither a command nor a file; did you mean `grademl {meant}`?")
     if _HOST_AND_PORT.fullmatch(source):
         raise SourceError(f"{source}: no such file; a server is written jaeger://{source}, tempo://{source}")
     folder, name = Path(source).parent, Path(source).name
@@ -31,17 +39,22 @@ def explain_source(source: str | None) -> None:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
         raise SourceError(f"{source}: no such file or folder") from None
-    hint = ""
-    if near := difflib.get_close_matches(name, names, n=1):
-        hint = f"; did you mean {folder / near[0]}?"
+    similar = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {folder / similar[0]}?" if similar else ""
     raise SourceError(f"{source}: no such file or folder{hint}")
+
+
+def near(word: str, words: Iterable[str]) -> str | None:
+    """Return the one of ``words`` that is most like ``word``; None when none is."""
+    found = difflib.get_close_matches(word.lower(), list(words), n=1)
+    return found[0] if found else None
 
 
 def or_near(word: str, words: Iterable[str]) -> str:
     """Return a question for the one of ``words`` that is most like ``word``, else a list of all."""
     there = list(words)
-    if near := difflib.get_close_matches(word.lower(), there, n=1):
-        return f"did you mean {near[0]}?"
+    if meant := near(word, there):
+        return f"did you mean {meant}?"
     return f"there are {', '.join(there)}" if there else "there is none"
 
 

@@ -15,6 +15,7 @@ import click
 from grademl_otel.analyzers import errors
 from grademl_otel.analyzers.cli import missing_package
 from grademl_otel.analyzers.cli.commands import grademl
+from grademl_otel.analyzers.cli.completion import VARIABLE, answer_shell
 from grademl_otel.analyzers.cli.debugging import debugging
 from grademl_otel.analyzers.cli.interrupts import interruptible
 from grademl_otel.analyzers.cli.output import Outcome, deliver
@@ -25,6 +26,8 @@ from grademl_otel.analyzers.secrecy import hidden
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code (docs/commands.md); one line on stderr for each failure."""
+    if VARIABLE in os.environ:
+        return answer_shell(grademl)
     debug = "--debug" in argv
     try:
         with interruptible(), debugging(debug):

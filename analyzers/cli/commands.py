@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from grademl_otel.analyzers import answers
-from grademl_otel.analyzers.answers import Answer
+from grademl_otel.analyzers.cli.completion import completion, words
 from grademl_otel.analyzers.cli.copying import pull, push
 from grademl_otel.analyzers.cli.examining import doctor
 from grademl_otel.analyzers.cli.exporting import export
 from grademl_otel.analyzers.cli.groups import DefaultGroup
 from grademl_otel.analyzers.cli.options import (
-    Style,
     output_options,
     selection_options,
     source_options,
@@ -25,18 +21,13 @@ from grademl_otel.analyzers.cli.options import (
     time_options,
 )
 from grademl_otel.analyzers.cli.output import Outcome
-from grademl_otel.analyzers.errors import GrademlError, IncompleteError, NothingFound, SourceError, UsageError
-from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.reporting import tables
-from grademl_otel.analyzers.reporting.document import (
-    Document,
-    RunsDocument,
-    to_json,
-    to_json_lines,
-)
-from grademl_otel.analyzers.reporting.sections import BY
-from grademl_otel.analyzers.reporting.text import render
+from grademl_otel.analyzers.cli.parse import Choice
+from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.suggest import COMMANDS, or_near
 from grademl_otel.version import __version__
+
+# Here as words, so that help and completion load nothing of the analysis.
+BY: Final = ("phase", "rank", "lane", "operation", "section")
 
 
 @click.group(cls=DefaultGroup, default="report", context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,10 +61,13 @@ def report(**options: Any) -> Outcome:
     grademl report                                  of the latest run of ./grademl-runs
     grademl report run.jsonl -f html -o run.html    as a page with charts that works offline
     """
+    from grademl_otel.analyzers import answers
+    from grademl_otel.analyzers.cli.answering import of_attempts, page
+
     style, top = take_style(options), options.pop("top")
     if style.format == "html":
-        return _page(take_query(options), top, style)
-    return _of_attempts(lambda query: answers.report(query, top=top), take_query(options), style)
+        return page(take_query(options), top, style)
+    return of_attempts(lambda query: answers.report(query, top=top), take_query(options), style)
 
 
 @grademl.command(short_help="Runs and attempts; services of other traces.")
@@ -82,8 +76,11 @@ def report(**options: Any) -> Outcome:
 @output_options("text", "json", "jsonl", "csv", "markdown")
 def runs(**options: Any) -> Outcome:
     """List runs and attempts, and the services of other traces."""
+    from grademl_otel.analyzers import answers
+    from grademl_otel.analyzers.cli.answering import outcome
+
     style = take_style(options)
-    return _outcome([answers.runs(take_query(options))], style)
+    return outcome([answers.runs(take_query(options))], style)
 
 
 @grademl.command(short_help="Who waits for whom: the ranks of a run side by side.")
@@ -97,8 +94,11 @@ def ranks(**options: Any) -> Outcome:
     \b
     grademl ranks jaeger://jaeger --run 3f2a
     """
+    from grademl_otel.analyzers import answers
+    from grademl_otel.analyzers.cli.answering import of_attempts
+
     style = take_style(options)
-    return _of_attempts(answers.ranks, take_query(options), style)
+    return of_attempts(answers.ranks, take_query(options), style)
 
 
 @grademl.command("critical-path", short_help="What set the duration (alias: path).")
@@ -106,9 +106,7 @@ def ranks(**options: Any) -> Outcome:
 @selection_options
 @time_options
 @output_options("text", "json", "jsonl", "csv", "markdown")
-@click.option(
-    "--by", type=click.Choice(BY), default="phase", show_default=True, help="Key to add the path up by."
-)
+@click.option("--by", type=Choice(BY), default="phase", show_default=True, help="Key to add the path up by.")
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help="At most N keys and sections, the longest."
 )
@@ -120,6 +118,9 @@ def critical_path(**options: Any) -> Outcome:
     grademl path --by rank                          of the latest run of ours
     grademl path jaeger://jaeger --service cart     of the traces of a service
     """
+    from grademl_otel.analyzers import answers
+    from grademl_otel.analyzers.cli.answering import each_trace, of_attempts
+
     per_trace, by, top = options.pop("per_trace"), options.pop("by"), options.pop("top")
     if per_trace and options["format_"] is None:
         options["format_"] = "json" if options["as_json"] else "jsonl"
@@ -132,86 +133,33 @@ def critical_path(**options: Any) -> Outcome:
             "--per-trace answers for each trace, --attempt all for each attempt; give one of them"
         )
     if per_trace:
-        answer = answers.per_trace(query, by=by, top=top)
-        text = "\n".join(to_json(document, indent=False) for document in answer.found)
-        return Outcome(text, style.output, _reservation(answer.broken, answer.found, style))
-    return _of_attempts(lambda one: answers.critical_path(one, by=by, top=top), query, style, by, top)
+        return each_trace(query, by, top, style)
+    return of_attempts(lambda one: answers.critical_path(one, by=by, top=top), query, style, by, top)
+
+
+@grademl.command("help", short_help="Help on a command.")
+@click.argument("name", metavar="[COMMAND]", required=False, shell_complete=words(*COMMANDS))
+@click.pass_context
+def help_(context: click.Context, name: str | None) -> None:
+    """Print the options of a command, with examples.
+
+    \b
+    grademl help path
+    """
+    if name is None:
+        command, named = context.find_root().command, None
+    else:
+        command, named = grademl.get_command(context, name), name
+        if command is None:
+            raise UsageError(f"no command {name}; {or_near(name, grademl.names)}")
+    root = context.find_root()
+    with root if named is None else click.Context(command, parent=root, info_name=named) as about:
+        click.echo(command.get_help(about))
 
 
 grademl.add_alias("path", "critical-path")
+grademl.add_command(completion)
 grademl.add_command(export)
 grademl.add_command(pull)
 grademl.add_command(push)
 grademl.add_command(doctor)
-
-
-def _page(query: Query, top: int | None, style: Style) -> Outcome:
-    if query.every_attempt:
-        raise UsageError("--attempt all has no html form: a page is of one attempt")
-    if style.output in (None, "-") and sys.stdout.isatty():  # before the work is done
-        raise UsageError("a page is for a browser: give a file with -o")
-    answer = answers.report_page(query, top)
-    page = answer.found
-    return Outcome(
-        lambda file: file.write(page.html.encode()),
-        style.output,
-        _reservation(answer.broken, [page.document], style),
-    )
-
-
-def _of_attempts(
-    ask: Callable[[Query], Answer[Any]],
-    query: Query,
-    style: Style,
-    by: str | None = None,
-    top: int | None = None,
-) -> Outcome:
-    """Return the answers for each attempt that the query asks for, without those of which there is none."""
-    chosen, found = answers.each_attempt(query), []
-    for one in chosen:
-        try:
-            found.append(ask(one))
-        except NothingFound:
-            if one is chosen[-1] and not found:
-                raise
-    return _outcome(found, style, by, top)
-
-
-def _outcome(
-    found: Sequence[Answer[Any]], style: Style, by: str | None = None, top: int | None = None
-) -> Outcome:
-    """Return the answers as text, one after the other; several in JSON are lines, as with --per-trace."""
-    documents: list[Document] = [answer.found for answer in found]
-    if len(documents) > 1 and style.format == "csv":
-        raise UsageError("--attempt all has no csv form; give one attempt")
-    form = "jsonl" if len(documents) > 1 and style.format == "json" else style.format
-    texts = [_written(document, form, style, by, top) for document in documents]
-    broken = next((answer.broken for answer in found if answer.broken is not None), None)
-    separator = "\n" if form == "jsonl" else "\n\n"
-    text = separator.join(one.rstrip("\n") for one in texts) if len(texts) > 1 else texts[0]
-    return Outcome(text, style.output, _reservation(broken, documents, style))
-
-
-def _written(document: Document, form: str, style: Style, by: str | None, top: int | None) -> str:
-    if form == "json":
-        return to_json(document)
-    if form == "jsonl":
-        return to_json_lines(document)
-    if form in ("csv", "markdown"):
-        return tables.write(document, form, by)
-    return render(document, by=by, top=top, color=style.color)
-
-
-def _reservation(broken: str | None, documents: Sequence[Document], style: Style) -> GrademlError | None:
-    """Return the error that the answer is followed by: the source broke off, or data are missing."""
-    if broken is not None:
-        return SourceError(broken)
-    if style.strict and any(_incomplete(document) for document in documents):
-        return IncompleteError("the data are incomplete; the report without --strict says what is missing")
-    return None
-
-
-def _incomplete(document: Document) -> bool:
-    if isinstance(document, RunsDocument):
-        return any(run.verdict == "incomplete" for run in document.runs)
-    return document.completeness.verdict == "incomplete"

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from grademl_otel.analyzers.cli.completion import folders
+from grademl_otel.analyzers.cli.completion import runs as run_ids
 from grademl_otel.analyzers.cli.options import (
     copied_source_options,
     plain_output_options,
@@ -25,11 +27,8 @@ from grademl_otel.analyzers.cli.options import (
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import without_secrets
 from grademl_otel.analyzers.printable import clean_lines
-from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.sources.base import SourceOptions
-from grademl_otel.analyzers.sources.registry import address, open_source, parse_headers
-from grademl_otel.analyzers.subject import open_query, selection_of
 from grademl_otel.analyzers.units import count, size
+from grademl_otel.export.settings import METRICS
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.copy.pull import Pulled
@@ -44,7 +43,15 @@ _JAEGER_ANSWERS_S = 2.0
 @copied_source_options
 @which_options
 @time_options
-@click.option("-o", "--output", "folder", required=True, metavar="DIR", help="Folder of the copy.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    shell_complete=folders,
+    help="Folder of the copy.",
+)
 @click.option("--refresh", is_flag=True, help="Copy everything anew, also over another copy.")
 @plain_output_options
 def pull(**options: Any) -> Outcome:
@@ -58,6 +65,8 @@ def pull(**options: Any) -> Outcome:
     """
     from grademl_otel.analyzers.copy.pull import origin_of
     from grademl_otel.analyzers.copy.pull import pull as copy
+    from grademl_otel.analyzers.sources.registry import address
+    from grademl_otel.analyzers.subject import open_query, selection_of
 
     style = take_style(options)
     folder, refresh = Path(options.pop("folder")), options.pop("refresh")
@@ -86,13 +95,18 @@ def pull(**options: Any) -> Outcome:
     metavar="K=V",
     help="Header to send to ENDPOINT; repeatable. Also $OTEL_EXPORTER_OTLP_HEADERS.",
 )
-@click.option("--run", metavar="ID|latest", help="Only this run: its id or the first digits of it.")
+@click.option(
+    "--run",
+    metavar="ID|latest",
+    shell_complete=run_ids,
+    help="Only this run: its id or the first digits of it.",
+)
 @click.option("--attempt", metavar="N", help="Only this attempt.")
 @click.option("--verify", metavar="SOURCE", help="Where to look whether all arrived, as jaeger://host.")
 @click.option("--no-verify", is_flag=True, help="Do not look.")
 @plain_output_options
 def push(**options: Any) -> Outcome:
-    """Send all spans of SOURCE to an OTLP receiver, and look whether they arrived.
+    """Send all spans and metrics of SOURCE to an OTLP receiver, and look whether the spans arrived.
 
     Without --verify, a Jaeger on ENDPOINT's host and its usual port is asked, if there is one.
 
@@ -101,10 +115,14 @@ def push(**options: Any) -> Outcome:
     """
     from grademl_otel.analyzers.copy.endpoint import settings_for
     from grademl_otel.analyzers.copy.push import push as send
+    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.sources.credentials import parse_headers
+    from grademl_otel.analyzers.subject import open_query, selection_of
 
     style = take_style(options)
     endpoint, verify = options.pop("endpoint"), options.pop("verify")
-    settings = settings_for(endpoint, parse_headers(options.pop("headers")))
+    headers = parse_headers(options.pop("headers"))
+    settings = settings_for(endpoint, headers)
     if options.pop("no_verify"):
         there = None
     elif verify is not None:
@@ -118,6 +136,7 @@ def push(**options: Any) -> Outcome:
         settings,
         without_secrets(endpoint),
         selection_of(query),
+        metrics=settings_for(endpoint, headers, signal=METRICS),
         verify=there,
         progress=query.progress,
     )
@@ -127,6 +146,9 @@ def push(**options: Any) -> Outcome:
 
 def _jaeger_at(endpoint: str) -> Source | None:
     """Return the Jaeger on the host of ``endpoint``, if one answers at its usual port."""
+    from grademl_otel.analyzers.sources.base import SourceOptions
+    from grademl_otel.analyzers.sources.registry import open_source
+
     host = urlsplit(endpoint).hostname or ""
     place = f"jaeger://[{host}]:{_JAEGER_PORT}" if ":" in host else f"jaeger://{host}:{_JAEGER_PORT}"
     # Nobody named this server: what the environment holds for others is not for it.
@@ -140,6 +162,11 @@ def _pushed_text(done: Pushed) -> str:
         f"sent {count(done.sent, 'span')} of {count(done.traces, 'trace')} to {done.endpoint} in"
         f" {count(done.requests, 'request')}: {done.accepted:,} taken, {done.rejected:,} refused"
     ]
+    if done.metrics_sent:
+        lines.append(
+            f"sent {count(done.metrics_sent, 'metric point')}:"
+            f" {done.metrics_sent - done.metrics_rejected:,} taken, {done.metrics_rejected:,} refused"
+        )
     if done.verified is not None:
         lines.append(f"found at {done.verified_at}: {count(done.verified, 'span')}, {done.missing:,} missing")
     elif done.error is None:

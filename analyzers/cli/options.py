@@ -5,38 +5,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from grademl_otel.analyzers.cli import parse
+from grademl_otel.analyzers.cli.completion import files, sources, words
+from grademl_otel.analyzers.cli.completion import runs as run_ids
 from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.errors import UsageError
-from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
-from grademl_otel.analyzers.model.clocks import ClockRule
-from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.sources.base import no_progress
-from grademl_otel.analyzers.sources.registry import parse_headers
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.model.clocks import ClockRule
+    from grademl_otel.analyzers.query import Query
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _one(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> str | None:
     """Return the one SOURCE that may be given; a shell makes several of a glob."""
-    if len(given) > 1:
+    if len(given) > 1 and not context.resilient_parsing:
         raise UsageError(
             f"{len(given)} SOURCEs, {given[0]} the first; one is taken: a folder, a glob in quotes ('a*')"
         )
     return given[0] if given else None
 
 
-source_argument: Final = click.argument("source", nargs=-1, metavar="[SOURCE]", callback=_one)
+source_argument: Final = click.argument(
+    "source", nargs=-1, metavar="[SOURCE]", callback=_one, shell_complete=sources
+)
 
 _SOURCE: Final = (
     source_argument,
     click.option("--header", "headers", multiple=True, metavar="K=V",
                  help="HTTP header to send to the source; repeatable. Also $GRADEML_HEADERS."),
-    click.option("--ca", metavar="FILE",
+    click.option("--ca", metavar="FILE", shell_complete=files,
                  help="Trust the certificates in FILE instead of the system's. Also $GRADEML_CA."),
     click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S",
                  help="Seconds to wait for a server's answer."),
@@ -54,9 +57,10 @@ _TIME: Final = (
                  help="Only what began before T."),
 )  # fmt: skip
 _WHICH: Final = (
-    click.option("--run", metavar="ID|latest",
+    click.option("--run", metavar="ID|latest", shell_complete=run_ids,
                  help="This run: its id or the first digits of it; the latest by default."),
-    click.option("--attempt", metavar="N|last|all", help="Attempt of the run; the last by default."),
+    click.option("--attempt", metavar="N|last|all", shell_complete=words("last", "all"),
+                 help="Attempt of the run; the last by default."),
     click.option("--trace", "traces", multiple=True, metavar="ID", help="Only this trace; repeatable."),
     click.option("--operation", metavar="O", help="Only traces with this operation."),
     click.option("--attribute", "attributes", multiple=True, type=parse.Parsed("K=V", parse.attribute),
@@ -68,10 +72,11 @@ _PART: Final = (
     click.option("--ranks", type=parse.Parsed("RANKS", parse.ranks), metavar="0-3,7",
                  help="Only these ranks."),
     click.option("--steps", type=parse.Parsed("STEPS", parse.steps), metavar="100:200|last:500|all",
+                 shell_complete=words("all"),
                  help="Only these training steps."),
-    click.option("--clocks", multiple=True, metavar="auto|off|HOST=MS",
+    click.option("--clocks", multiple=True, metavar="auto|off|HOST=MS", shell_complete=words("auto", "off"),
                  help="Clocks of hosts: shift as spans tell (auto), not at all, or by so much; repeatable."),
-    click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", OverlapTolerance.parse),
+    click.option("--overlap-tolerance", "tolerance", type=parse.Parsed("TOLERANCE", parse.tolerance),
                  metavar="1%|0|50us", help="Overlap of siblings of one lane to be cut; 0 for none."),
     click.option("--no-inferred", is_flag=True, help="Only what was observed, not what times suggest."),
 )  # fmt: skip
@@ -80,7 +85,11 @@ _DEBUG: Final = click.option(
     "--debug", is_flag=True, help="Show what servers are asked, and the traceback of an error."
 )
 _FILE: Final = click.option(
-    "-o", "--output", metavar="FILE", help="Write the answer to FILE, whole or not at all."
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=files,
+    help="Write the answer to FILE, whole or not at all.",
 )
 _STRICT: Final = click.option("--strict", is_flag=True, help="Exit with 4 when the data are incomplete.")
 _COMMON: Final = (
@@ -127,7 +136,7 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         shared = (
             click.option(
-                "-f", "--format", "format_", type=click.Choice(formats), help="Format of the answer."
+                "-f", "--format", "format_", type=parse.Choice(formats), help="Format of the answer."
             ),
             _JSON,
             *_COMMON,
@@ -145,7 +154,7 @@ def file_options(command: Command) -> Command:
 
 def plain_output_options(command: Command) -> Command:
     """Add the choice of text or JSON for a command whose answer is what it did."""
-    formats = click.option("-f", "--format", "format_", type=click.Choice(("text", "json")),
+    formats = click.option("-f", "--format", "format_", type=parse.Choice(("text", "json")),
                            help="Format of the answer.")  # fmt: skip
     return _apply((formats, _JSON, _DEBUG), command)
 
@@ -189,6 +198,11 @@ def take_style(options: dict[str, Any]) -> Style:
 
 def take_query(options: dict[str, Any]) -> Query:
     """Return the rest of ``options`` as a query."""
+    # Loaded here, with most of the analysis: help and completion do without it.
+    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.sources.base import no_progress
+    from grademl_otel.analyzers.sources.credentials import parse_headers
+
     attempt = options.pop("attempt", None)
     run = options.pop("run", None)
     return Query.of(
@@ -219,6 +233,8 @@ def _attempt(text: str | None) -> int | None:
 
 
 def _clocks(texts: Sequence[str]) -> ClockRule | None:
+    from grademl_otel.analyzers.model.clocks import ClockRule
+
     try:
         return ClockRule.parse(texts) if texts else None
     except ValueError as error:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of options that need more than a number: times, durations, ranks, steps, headers, tolerances."""
+"""Values of options that need more than a number: times, durations, ranks, steps, headers, tolerances.
+
+Types of the analysis are loaded when there is such a value: help and completion do without them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from grademl_otel.analyzers.selection import StepRange
+from grademl_otel.analyzers.suggest import near
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
+    from grademl_otel.analyzers.selection import StepRange
 
 _UNIT_NS: Final = {
     "ns": 1,
@@ -70,6 +77,8 @@ def ranks(text: str) -> tuple[int, ...]:
 
 def steps(text: str) -> StepRange | None:
     """Return the steps of ``100:200`` (end excluded; either may be absent), ``last:500``, ``all`` (None)."""
+    from grademl_otel.analyzers.selection import StepRange
+
     if text.strip() == "all":
         return None
     if match := re.fullmatch(r"last:(\d{1,12})", text.strip()):
@@ -81,10 +90,18 @@ def steps(text: str) -> StepRange | None:
     raise ValueError(f"{text!r} is not a range of steps such as 100:200, last:500 or all")
 
 
+def tolerance(text: str) -> OverlapTolerance:
+    """Return the overlap of siblings that is cut: ``1%``, ``50us``, ``0``."""
+    from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
+
+    return OverlapTolerance.parse(text)
+
+
 if TYPE_CHECKING:
+    _Choice = click.Choice[str]
     _ParamType = click.ParamType[Any]
 else:  # not generic at runtime before click 8.4
-    _ParamType = click.ParamType
+    _Choice, _ParamType = click.Choice, click.ParamType
 
 
 class Parsed(_ParamType):
@@ -101,3 +118,15 @@ class Parsed(_ParamType):
             return self._parse(value)
         except (ValueError, OverflowError) as error:
             self.fail(str(error), param, ctx)
+
+
+class Choice(_Choice):
+    """One of some words; a word that is none of them is told which one is near."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            if meant := near(str(value), map(str, self.choices)):
+                error.message = f"{error.message.rstrip('.')}; did you mean {meant}?"
+            raise

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grademl_otel import analyzers
-from grademl_otel.analyzers import errors
-from grademl_otel.analyzers.cli import commands, missing_package
+from grademl_otel.analyzers import answers, errors
+from grademl_otel.analyzers.cli import missing_package
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.cli.commands import grademl
 from grademl_otel.analyzers.suggest import COMMANDS
@@ -449,7 +449,7 @@ def test_a_bug_is_one_line_unless_debugging(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(commands.answers, "report", broken)
+    monkeypatch.setattr(answers, "report", broken)
     code, line = failure(capsys, "report", case_file)
     assert code == errors.EXIT_BUG
     assert "ZeroDivisionError: oops" in line
@@ -497,7 +497,7 @@ def test_interrupted(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands.answers, "report", interrupted)
+    monkeypatch.setattr(answers, "report", interrupted)
     assert run(["report", str(case_file)]) == errors.EXIT_INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
