@@ -6,9 +6,12 @@ Names and messages may hold sequences that move the cursor, change colours or th
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Final
 
+_PLAIN: Final = {"·": "-", "…": "...", "×": "x", "±": "+-", "µ": "u", "→": "->", "–": "-", "—": "-"}
+"""What we write, for terminals that know ASCII alone."""
 _UNUSUAL: Final = re.compile(r"[^\x20-\x7e\n]")
 
 
@@ -33,3 +36,19 @@ def _escaped(found: re.Match[str]) -> str:
         return character
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Return ``text`` with what ``encoding`` has no character for in ASCII where we know how, else ``?``."""
+    return text.encode(encoding, _HANDLER).decode(encoding)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(character, "?") for character in found), error.end
+
+
+_HANDLER: Final = "grademl.plain"
+codecs.register_error(_HANDLER, _replaced)

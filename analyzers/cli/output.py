@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from grademl_otel.analyzers.errors import GrademlError, UsageError
+from grademl_otel.analyzers.printable import encodable
 from grademl_otel.analyzers.whole_files import write_whole
 
 Content = str | Callable[[IO[bytes]], object]
@@ -39,8 +40,7 @@ def deliver(outcome: Outcome) -> None:
 def _print(content: Content) -> None:
     if isinstance(content, str):
         # A terminal or pipe in another encoding must not turn a report into a traceback.
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(_ended(content).encode(encoding, "replace").decode(encoding))
+        sys.stdout.write(encodable(_ended(content), sys.stdout.encoding or "utf-8"))
     elif sys.stdout.isatty():
         raise UsageError("these are bytes that a terminal cannot show; give a file with -o")
     else:

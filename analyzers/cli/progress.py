@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TextIO
 
+from grademl_otel.analyzers.terminal import is_terminal
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -52,10 +54,7 @@ class ProgressLine:
 
 
 def _is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    try:
-        return stream.isatty() and environ.get("TERM") not in (None, "", "dumb")
-    except ValueError:  # closed
-        return False
+    return is_terminal(stream) and environ.get("TERM") not in (None, "", "dumb")
 
 
 def _bar(stream: TextIO) -> Bar:
@@ -63,13 +62,14 @@ def _bar(stream: TextIO) -> Bar:
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    console = Console(file=stream)
     return Bar(
-        SpinnerColumn(),
+        SpinnerColumn("dots" if console.encoding.startswith("utf") else "line"),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(file=stream),
+        console=console,
         transient=True,
         refresh_per_second=5,
     )

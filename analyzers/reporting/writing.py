@@ -28,7 +28,7 @@ from grademl_otel.analyzers.reporting.canvas import (
     Tables,
     Verbatim,
 )
-from grademl_otel.analyzers.reporting.terminal import MIN_WIDTH, columns, wants_color
+from grademl_otel.analyzers.terminal import MIN_WIDTH, columns, wants_color
 
 _BETWEEN: Final = 2
 """Columns between those of a table."""
@@ -47,7 +47,7 @@ _UNIT: Final = re.compile(r"(?<=\d) (?=(?:ns|us|ms|s|min|h|B|[KMGT]i?B)\b|%)")
 def written(blocks: Sequence[Block], color: bool | None = None, width: int | None = None) -> str:
     """Return ``blocks`` as text that ends with a newline, without spaces at the ends of lines.
 
-    ``color`` and ``width`` default to what standard output is, see `terminal`.
+    ``color`` and ``width`` default to what standard output is, see `analyzers.terminal`.
     """
     wide = max(MIN_WIDTH, columns(sys.stdout) if width is None else width)
     colored = wants_color(sys.stdout) if color is None else color
