@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends requests one after the other, again where OTLP says so, and counts what became of the spans."""
+"""Sends requests one after the other, again where OTLP says so, and counts what became of what is in them."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from grademl_otel.analyzers.copy.otlp_requests import Packer, Request
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.export.senders import NO_CONNECTION, Sender, Verdict
 
@@ -17,6 +16,23 @@ _TRIES_TO_CONNECT: Final = 2
 """Of a first request: an address where nothing listens is more likely wrong than away."""
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
+
+
+class Deliverable(Protocol):
+    """A request: of spans, or of metrics."""
+
+    @property
+    def count(self) -> int:
+        """How many spans or points are in it."""
+
+    def body(self) -> bytes: ...
+
+    def halves(self) -> Sequence[Deliverable]:
+        """Return smaller ones in its place; none where there are none."""
+
+
+class Unsupported(SourceError):
+    """The other end has no place for such requests."""
 
 
 class Delivery:
@@ -30,21 +46,23 @@ class Delivery:
         self.rejected = 0
         self.requests = 0
         self.reason = ""
-        """Why the last spans that were not taken were not, in the other end's words."""
+        """Why the last of what was not taken was not, in the other end's words."""
 
-    def send(self, request: Request, packer: Packer) -> None:
+    def send(self, request: Deliverable) -> None:
         """Deliver ``request``; SourceError when it cannot be now, and so what follows it could not either.
 
         A request that is refused for what is in it is counted, and what follows is sent.
         """
-        verdict = self._patiently(packer.body(request))
-        if verdict.outcome == "too large" and len(request.spans) > 1:
-            for half in request.halves():
-                self.send(half, packer)
+        verdict = self._patiently(request.body())
+        halves = request.halves() if verdict.outcome == "too large" else ()
+        if halves:
+            for half in halves:
+                self.send(half)
             return
         if verdict.outcome in ("retry", "unsupported"):
-            raise SourceError(f"{self._where}: {verdict.reason}; {_advice(verdict)}".rstrip("; "))
-        count = len(request.spans)
+            of = Unsupported if verdict.outcome == "unsupported" else SourceError
+            raise of(f"{self._where}: {verdict.reason}; {_advice(verdict)}".rstrip("; "))
+        count = request.count
         rejected = min(verdict.rejected, count) if verdict.outcome == "ok" else count
         self.requests += 1
         self.rejected += rejected

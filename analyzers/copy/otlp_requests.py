@@ -28,7 +28,7 @@ from grademl_otel.analyzers.sources.batch import SpanBatch
 from grademl_otel.analyzers.sources.formats.otlp_messages import OTLP_PROTO
 from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION
 
-_MAX_BYTES: Final = 3_900_000
+MAX_BYTES: Final = 3_900_000
 """Receivers take 4 MiB by default."""
 _MAX_SPANS: Final = 8_192
 _FRAME: Final = 8
@@ -44,11 +44,21 @@ class Request:
     """Spans that are sent together."""
 
     spans: Sequence[tuple[Group, bytes]]
+    packer: Packer = field(repr=False, compare=False)
 
-    def halves(self) -> tuple[Request, Request]:
-        """Return two requests for one that is too large."""
+    @property
+    def count(self) -> int:
+        return len(self.spans)
+
+    def body(self) -> bytes:
+        """Return it as an `ExportTraceServiceRequest`."""
+        return self.packer.body(self)
+
+    def halves(self) -> tuple[Request, ...]:
+        """Return two requests for one that is too large; none where it is of one span."""
         middle = len(self.spans) // 2
-        return Request(self.spans[:middle]), Request(self.spans[middle:])
+        parts = (self.spans[:middle], self.spans[middle:])
+        return tuple(Request(part, self.packer) for part in parts) if middle else ()
 
 
 @dataclass
@@ -72,7 +82,7 @@ class Packer:
         groups = zip(batch.resource_ix.tolist(), batch.scope_ix.tolist(), strict=True)
         for group, message in zip(groups, self._messages(batch), strict=True):
             size = len(message) + _FRAME + self._head_bytes(group)
-            if self._waiting and (self._bytes + size > _MAX_BYTES or len(self._waiting) >= _MAX_SPANS):
+            if self._waiting and (self._bytes + size > MAX_BYTES or len(self._waiting) >= _MAX_SPANS):
                 self.flush()
                 size = len(message) + _FRAME + self._head_bytes(group)
             self._waiting.append((group, message))
@@ -82,28 +92,28 @@ class Packer:
     def flush(self) -> None:
         """Send what is waiting."""
         if self._waiting:
-            request = Request(self._waiting)
+            request = Request(self._waiting, self)
             self._waiting, self._named, self._bytes = [], set(), 0
             self.send(request)
 
     def body(self, request: Request) -> bytes:
-        """Return ``request`` as an `ExportTraceServiceRequest`."""
+        """Return ``request`` as bytes."""
         by_group: dict[Group, list[bytes]] = {}
         for group, message in request.spans:
             by_group.setdefault(group, []).append(message)
         by_resource: dict[int, list[bytes]] = {}
         for (resource, scope), messages in by_group.items():
             head, own = self._head((resource, scope))
-            parts = [own, *(_field(2, message) for message in messages)]
-            by_resource.setdefault(resource, [head]).append(_field(2, b"".join(parts)))
-        return b"".join(_field(1, b"".join(parts)) for parts in by_resource.values())
+            parts = [own, *(message_field(2, message) for message in messages)]
+            by_resource.setdefault(resource, [head]).append(message_field(2, b"".join(parts)))
+        return b"".join(message_field(1, b"".join(parts)) for parts in by_resource.values())
 
     def _head(self, group: Group) -> tuple[bytes, bytes]:
         """Return the resource and the scope of ``group``, each as the field that it is in its message."""
         if group not in self._heads:
             resource, scope = group
-            own = _field(1, _scope(self.scopes[scope])) if scope >= 0 else b""
-            self._heads[group] = _field(1, _resource(self.resources[resource])), own
+            own = message_field(1, _scope(self.scopes[scope])) if scope >= 0 else b""
+            self._heads[group] = message_field(1, _resource(self.resources[resource])), own
         return self._heads[group]
 
     def _head_bytes(self, group: Group) -> int:
@@ -118,7 +128,7 @@ class Packer:
         return _rebuilt(batch)
 
 
-def _field(number: int, message: bytes) -> bytes:
+def message_field(number: int, message: bytes) -> bytes:
     """Return a field of a message that holds ``message``: its tag, its length, and it."""
     size, varint = len(message), bytearray()
     while size > 127:

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.copy.delivery import Delivery
+from grademl_otel.analyzers.copy.delivery import Delivery, Unsupported
+from grademl_otel.analyzers.copy.metric_requests import MetricPacker, MetricRequest
 from grademl_otel.analyzers.copy.otlp_requests import Packer, Request
 from grademl_otel.analyzers.copy.stream import SpanStream, rows_of
 from grademl_otel.analyzers.copy.verify import SentSpans, missing
 from grademl_otel.analyzers.errors import GrademlError, Interrupted, NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.sources.base import Progress, Selection, Source, no_progress
+from grademl_otel.analyzers.sources.base import MetricSource, Progress, Selection, Source, no_progress
 from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup
 from grademl_otel.export.senders import open_sender
 from grademl_otel.export.settings import OtlpSettings
 
@@ -28,7 +33,7 @@ _REBUILT = (
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did; numbers of spans."""
+    """What a push did; numbers of spans where nothing else is said."""
 
     source: str
     endpoint: str
@@ -37,6 +42,9 @@ class Pushed:
     rejected: int
     requests: int
     traces: int
+    metrics_sent: int = 0
+    """Metric points; those that were not taken, too."""
+    metrics_rejected: int = 0
     verified_at: str | None = None
     """Where it was looked for; None where nobody looked."""
     verified: int | None = None
@@ -53,19 +61,22 @@ def push(
     shown: str,
     selection: Selection,
     *,
+    metrics: OtlpSettings | None = None,
     verify: Source | None = None,
     progress: Progress = no_progress,
 ) -> Pushed:
     """Send the spans that ``selection`` names the run of; compare with ``verify`` afterwards.
 
-    ``shown`` is the endpoint without secrets. Raises SourceError when the source cannot be read or nothing
-    could be delivered, NothingFound for no spans, and Interrupted. What arrived only in part is told in
-    `Pushed.error`.
+    ``shown`` is the endpoint without secrets, ``metrics`` says how to send metrics to it (None: not at all).
+    Raises SourceError when the source cannot be read or nothing could be delivered, NothingFound for no
+    spans, and Interrupted. What arrived only in part is told in `Pushed.error`.
     """
     sender = open_sender(settings)
     sending = _Push(source, Delivery(sender, shown), selection, progress)
     try:
         sending.send_all()
+        if metrics is not None:
+            sending.send_metrics(metrics, shown)
         done = sending.pushed(shown)
         if not done.sent and done.error is None:
             raise NothingFound(f"{source.uri}: no span in it matches; see `grademl runs {source.uri}`")
@@ -74,6 +85,13 @@ def push(
         raise Interrupted(f"interrupted: {sending.so_far()}; {_AGAIN}") from None
     finally:
         sender.close()
+
+
+class _Undelivered(Exception):
+    """Goes through who reads metrics, for whom errors of a source are faults of a file."""
+
+    def __init__(self, error: SourceError) -> None:
+        self.error = error
 
 
 class _Push:
@@ -90,6 +108,7 @@ class _Push:
         self._wanted: list[bool] = []
         """For each resource so far whether its spans are asked for."""
         self._ledger = Ledger()
+        self._metrics: Delivery | None = None
         self._error: SourceError | None = None
 
     def send_all(self) -> None:
@@ -108,7 +127,7 @@ class _Push:
 
     def _take(self, batch: SpanBatch) -> None:
         for ix in range(len(self._wanted), len(self._stream.resources)):
-            self._wanted.append(self._is_wanted(ix))
+            self._wanted.append(self._is_wanted(self._stream.resources[ix]))
         wanted = [ix for ix in np.unique(batch.resource_ix).tolist() if self._wanted[ix]]
         mask = np.isin(batch.resource_ix, wanted)
         some = batch if mask.all() else rows_of(batch, np.flatnonzero(mask))
@@ -116,16 +135,49 @@ class _Push:
             self._sent.add(some)
             self._packer.add(some)
 
-    def _is_wanted(self, resource_ix: int) -> bool:
-        """Whether spans of this resource are of the run and the attempt asked for."""
-        attributes = self._stream.resources[resource_ix]
+    def send_metrics(self, settings: OtlpSettings, shown: str) -> None:
+        """Send the metrics beside the spans, unless these were not all sent; as `send_all` otherwise.
+
+        That the other end takes none is no fault: it is told.
+        """
+        if self._error is not None or not isinstance(self._source, MetricSource):
+            return
+        sender = open_sender(settings)
+        self._metrics = Delivery(sender, shown)
+        packer = MetricPacker(self._send_metrics)
+        try:
+            for part in self._source.metric_parts(self._selection):
+                self._ledger.warnings += part.read(partial(self._take_metrics, packer))
+            packer.flush()
+        except _Undelivered as fault:
+            if isinstance(fault.error, Unsupported):
+                self._ledger.warnings.append(f"metrics were not sent: {shown} takes none")
+            else:
+                self._error = fault.error
+        finally:
+            sender.close()
+
+    def _take_metrics(self, packer: MetricPacker, group: MetricGroup) -> None:
+        if self._is_wanted(group.resource()):
+            packer.add(group)
+
+    def _send_metrics(self, request: MetricRequest) -> None:
+        assert self._metrics is not None
+        try:
+            self._metrics.send(request)
+        except SourceError as error:
+            raise _Undelivered(error) from None
+        self._progress("metric points sent", self._metrics.accepted + self._metrics.rejected, None)
+
+    def _is_wanted(self, attributes: Mapping[str, Any]) -> bool:
+        """Whether what has a resource of these attributes is of the run and the attempt asked for."""
         run, attempt = self._selection.run_id, self._selection.attempt
         named = str(attributes.get(semconv.RUN_ID, "")).lower()
         of_run = run is None or (bool(named) and named.startswith(run.lower()))
         return of_run and (attempt is None or attributes.get(semconv.ATTEMPT) == attempt)
 
     def _send(self, request: Request) -> None:
-        self._delivery.send(request, self._packer)
+        self._delivery.send(request)
         self._progress("spans sent", self._delivery.accepted + self._delivery.rejected, None)
 
     def so_far(self) -> str:
@@ -133,7 +185,7 @@ class _Push:
 
     def pushed(self, shown: str) -> Pushed:
         """Return what was sent."""
-        delivery = self._delivery
+        delivery, metrics = self._delivery, self._metrics
         error: GrademlError | None = None
         if self._error is not None:
             error = SourceError(f"{self._error}; {self.so_far()}; {_AGAIN}")
@@ -141,6 +193,11 @@ class _Push:
             error = SourceError(
                 f"{shown}: {delivery.rejected:,} of {delivery.accepted + delivery.rejected:,} spans were"
                 f" refused: {delivery.reason or 'no reason given'}"
+            )
+        elif metrics is not None and metrics.rejected:
+            error = SourceError(
+                f"{shown}: {metrics.rejected:,} of {metrics.accepted + metrics.rejected:,} metric points were"
+                f" refused: {metrics.reason or 'no reason given'}"
             )
         return Pushed(
             source=self._source.uri,
@@ -150,6 +207,8 @@ class _Push:
             rejected=delivery.rejected,
             requests=delivery.requests,
             traces=self._sent.traces(),
+            metrics_sent=0 if metrics is None else metrics.accepted + metrics.rejected,
+            metrics_rejected=0 if metrics is None else metrics.rejected,
             notes=[*self._ledger.warnings, *([_REBUILT] if self._packer.rebuilt else [])],
             error=error,
         )
