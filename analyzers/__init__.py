@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.api import (
         critical_path,
         dependency_graph,
+        doctor,
         execution_model,
         ranks,
         report,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "critical_path": "api",
     "dependency_graph": "api",
+    "doctor": "api",
     "execution_model": "api",
     "ranks": "api",
     "report": "api",
@@ -41,6 +43,7 @@ __all__ = [
     "StepRange",
     "critical_path",
     "dependency_graph",
+    "doctor",
     "execution_model",
     "ranks",
     "render",

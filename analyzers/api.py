@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from grademl_otel.analyzers.execution import ExecutionModel
+    from grademl_otel.analyzers.reporting.doctor_document import DoctorDocument
 
 Address = str | PathLike[str] | None
 
@@ -57,6 +58,16 @@ def runs(source: Address = None, **options: Any) -> RunsDocument:
 def ranks(source: Address = None, **options: Any) -> RanksDocument:
     """Return the ranks of a run side by side: who waits for whom, for how long, and for what."""
     return _whole(answers.ranks(_query(source, options)))
+
+
+def doctor(source: Address = None, **options: Any) -> DoctorDocument:
+    """Return what can be said of a source: how it is read, what is recorded in it, what is not, and why.
+
+    Without a source the local runs, and whether recording works here. What is wrong is in ``problems``.
+    """
+    from grademl_otel.analyzers.doctor.examine import examine
+
+    return examine(_query(source, options))
 
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:

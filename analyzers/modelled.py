@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.execution.of_traces import SpanIdentity
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
@@ -48,4 +50,6 @@ def _model(about: Subject, identity: SpanIdentity) -> ExecutionModel:
         found = execution_model(spans, [], identity)
     if len(found) < 2:
         raise NothingFound(f"{telemetry.uri}: no phase in it matches the selection")
+    told = about.completeness
+    found = replace(found, verdict=told.verdict, incomplete_because=told.reasons)
     return found if query.inferred else found.observed()

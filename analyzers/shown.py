@@ -87,15 +87,20 @@ class Shown:
         """Names of the tables that `to_pandas` returns."""
         return list(self._tables())
 
+    def _document(self) -> Shown:
+        """Return what is told of it: itself, but for what is no document."""
+        return self
+
     def _tables(self) -> Mapping[str, Records]:
-        raise NotImplementedError
+        return self._document()._tables()
 
     def _drawn(self, canvas: Canvas, **options: Any) -> Canvas:
-        import_module(f"grademl_otel.analyzers.{self._screen}").draw(canvas, self, **options)
+        import_module(f"grademl_otel.analyzers.{self._screen}").draw(canvas, self._document(), **options)
         return canvas
 
     def _encoded(self) -> bytes:
-        told = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        document = self._document()
+        told = {name: value for name, value in vars(document).items() if not name.startswith("_")}
         encoded: bytes = msgspec.json.encode(told, enc_hook=_listed)
         return encoded
 

@@ -50,14 +50,8 @@ def types_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
             busy_ns=busy[node],
         )
     drawn.add_edges_from((above, node, {"kind": PART}) for node, above in _parts(types.parent))
-    told = model.dependencies
-    pairs: dict[tuple[int, int], tuple[int, int]] = {}
-    columns = (phases.type[told.source], phases.type[told.target], told.evidence)
-    for before, later, evidence in zip(*(column.tolist() for column in columns), strict=True):
-        best, number = pairs.get((before, later), (evidence, 0))
-        pairs[before, later] = min(best, evidence), number + 1
-    for (before, later), (best, number) in sorted(pairs.items()):
-        drawn.add_edge(before, later, kind=AFTER, evidence=EVIDENCE[best], phases=number)
+    for before, later, evidence, number in model.dependencies_of_types():
+        drawn.add_edge(before, later, kind=AFTER, evidence=evidence, phases=number)
     return drawn
 
 

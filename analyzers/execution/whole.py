@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution import told
 from grademl_otel.analyzers.execution.assembly import assemble
 from grademl_otel.analyzers.execution.conflicts import Conflicts
@@ -34,16 +36,23 @@ from grademl_otel.analyzers.execution.owners import (
 from grademl_otel.analyzers.execution.patterns import Pattern
 from grademl_otel.analyzers.execution.repeatability import repeatability
 from grademl_otel.analyzers.graph.inferences.learned_siblings import learned_siblings
-from grademl_otel.analyzers.graph.path import INFERRED
+from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED
 from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.model.facts import Run
+from grademl_otel.analyzers.shown import Shown
 from grademl_otel.analyzers.units import count
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ExecutionModel:
-    """All that ran, as one tree; how its types repeat, and what came after what."""
+class ExecutionModel(Shown, screen="reporting.model_screen"):
+    """All that ran, as one tree; how its types repeat, and what came after what.
+
+    As text, JSON and tables it is told by its types.
+    """
 
     phases: Phases
     types: Types
@@ -52,6 +61,9 @@ class ExecutionModel:
     """Of each type, one of `repeatability.REPEATS`."""
     conflicts: Sequence[str]
     """What was told twice, or cannot be, a line each."""
+    verdict: str | None = None
+    """On the completeness of what was read; None where nobody looked."""
+    incomplete_because: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.phases)
@@ -75,6 +87,31 @@ class ExecutionModel:
         sums: IntArray = np.zeros(len(self.types), np.int64)
         np.add.at(sums, self.phases.type, self.phases.busy)
         return sums
+
+    def dependencies_of_types(self) -> list[tuple[int, int, str, int]]:
+        """Return (before, after, the best evidence, between how many phases) of types, sorted."""
+        told, of_phase = self.dependencies, self.phases.type
+        pairs: dict[tuple[int, int], tuple[int, int]] = {}
+        columns = (of_phase[told.source], of_phase[told.target], told.evidence)
+        for before, later, evidence in zip(*(column.tolist() for column in columns), strict=True):
+            best, number = pairs.get((before, later), (evidence, 0))
+            pairs[before, later] = min(best, evidence), number + 1
+        return [(*pair, EVIDENCE[best], number) for pair, (best, number) in sorted(pairs.items())]
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """Return the types as a graph, see `drawn.types_networkx`; UsageError where there are too many."""
+        from grademl_otel.analyzers.execution.drawn import types_networkx
+        from grademl_otel.analyzers.graph.drawn import TooLarge
+
+        try:
+            return types_networkx(self)
+        except TooLarge as refusal:
+            raise UsageError(str(refusal)) from None
+
+    def _document(self) -> Shown:
+        from grademl_otel.analyzers.reporting.model_document import model_document
+
+        return model_document(self)
 
     def observed(self) -> ExecutionModel:
         """Return the model without dependencies that are inferred (``--no-inferred``)."""
