@@ -30,7 +30,7 @@ from grademl_otel.analyzers.subject import Subject
 from grademl_otel.version import __version__
 
 _STYLES: Final = ("report.css", "charts.css")
-_SCRIPTS: Final = ("report.js",)
+_SCRIPTS: Final = ("report.js", "charts.js")
 _HERE: Final = "grademl_otel.analyzers.html"
 _SHORT_ID: Final = 8
 

@@ -74,7 +74,7 @@ def _bar(budget: Budget, row: int, wall: int, top: float, label: float, bar: flo
         what = f"rank {rank} · {shown(phase)}: {milliseconds(ns)}, {percent(ns / wall)}"
         yield rect(x, top + label, width, bar, f' class="{phase_class(phase)}"{tip(what)}')
         if is_wait(phase):
-            yield group("striped", [rect(x, top + label, width, bar)])
+            yield group(f"striped {phase_class(phase)}", [rect(x, top + label, width, bar)])
 
 
 def _table(budget: Budget, wall: int) -> DataTable:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.html.charts.drawing import group, line, rect, share, svg, text, tip
+from grademl_otel.analyzers.html.charts.scales import value_ticks
 from grademl_otel.analyzers.html.parts import Cell, Chart, DataTable, Heading
 from grademl_otel.analyzers.html.series.durations import Distribution
 from grademl_otel.analyzers.model.columns import IntArray
@@ -90,15 +91,11 @@ def _x(of: Distribution, ns: float) -> float:
 
 def _axis(of: Distribution, bottom: float) -> Iterator[str]:
     yield line("0", bottom, "100%", bottom, "base")
-    low, high = _ends(of)
-    wanted = 5
-    for at in range(wanted):
-        part = at / (wanted - 1)
-        ns = max(low, 1) * (high / max(low, 1)) ** part if of.log else low + (high - low) * part
-        x = share(_x(of, ns), 1)
-        anchor = "start" if at == 0 else "end" if _x(of, ns) > 0.96 else "middle"
-        yield line(x, bottom, x, bottom + 3)
-        yield text(x, bottom + 14, milliseconds(ns), "odd" if at % 2 else "", anchor)
+    for at, ns in enumerate(value_ticks(*_ends(of), of.log)):
+        place = _x(of, ns)
+        anchor = "start" if place < 0.04 else "end" if place > 0.96 else "middle"
+        yield line(share(place, 1), bottom, share(place, 1), bottom + 3)
+        yield text(share(place, 1), bottom + 14, milliseconds(ns), "odd" if at % 2 else "", anchor)
 
 
 def _bars(of: Distribution, bottom: float) -> Iterator[str]:

@@ -75,7 +75,7 @@ def time_axis(start: int, end: int, top: float, bottom: float) -> str:
         anchor = "start" if at - start < whole / 20 else "end" if end - at < whole / 20 else "middle"
         found.append(line(x, top, x, bottom + 3))
         found.append(text(x, bottom + 14, label, "odd" if number % 2 else "", anchor))
-    return group("axis", found)
+    return group("axis time", found)
 
 
 def svg(key: str, height: float, what: str, content: Iterable[str], live: bool = False) -> Markup:
@@ -90,7 +90,7 @@ def legend(entries: Sequence[tuple[str, str, str]]) -> Markup:
     if not entries:
         return Markup("")
     items = Markup("").join(
-        Markup('<li data-class="{kind}"><span class="swatch {kind}"></span>{name}{number}</li>').format(
+        Markup('<li data-class="{kind}"><span class="chip {kind}"></span>{name}{number}</li>').format(
             kind=kind, name=name, number=Markup(" <b>{}</b>").format(number) if number else ""
         )
         for kind, name, number in entries
@@ -114,6 +114,6 @@ def tools() -> Markup:
         for kind, title, sign in buttons
     )
     return Markup(
-        '<div class="tools" hidden>{}<output class="range"></output>'
+        '<div class="zoom" hidden>{}<output class="range"></output>'
         '<span class="keys">keys: + − 0 zoom, ← → look at one, Page ↑ ↓ move</span></div>'
     ).format(made)

@@ -13,7 +13,15 @@ from typing import Final
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.graph.path import HANDOFF, UNEXPLAINED, WAIT
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
-from grademl_otel.analyzers.graph.runs.main_lane import GAPS
+from grademl_otel.analyzers.graph.runs.main_lane import (
+    EPOCH_GAP,
+    IDLE,
+    LOADER_START,
+    OTHER,
+    START_UP,
+    TEARDOWN,
+    UNTRACED,
+)
 
 _CLASSES: Final = {
     sc.DATA_WAIT: "p-data-wait",
@@ -36,6 +44,13 @@ _CLASSES: Final = {
     sc.GC: "p-gc",
     sc.LOG: "p-log",
     sc.EVALUATE: "p-evaluate",
+    START_UP: "p-start-up",
+    EPOCH_GAP: "p-epoch-gap",
+    TEARDOWN: "p-teardown",
+    IDLE: "p-idle",
+    UNTRACED: "p-untraced",
+    OTHER: "p-other",
+    LOADER_START: "p-loader-start",
 }
 _OTHERS: Final = 12
 
@@ -46,8 +61,6 @@ _WAITS: Final = sc.WAIT_PHASES | {RANKS_WAIT}
 
 def phase_class(phase: str) -> str:
     """Return the class of ``phase``, or of an operation of a foreign span."""
-    if phase in GAPS:
-        return "p-gap"
     known = _CLASSES.get(phase.removeprefix(sc.DEVICE_PREFIX))
     if known is not None:
         return known

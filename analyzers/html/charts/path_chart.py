@@ -155,7 +155,7 @@ def _boxes(path: Timeline, boxes: list[list[str]]) -> Iterator[str]:
     for (phase, kind), mine in zip(path.parts, boxes, strict=True):
         yield group(phase_class(phase), mine)
         if kind in WAITS:
-            yield group("striped", mine)
+            yield group(f"striped {phase_class(phase)}", mine)
 
 
 def _summary(path: Timeline) -> list[str]:

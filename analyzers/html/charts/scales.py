@@ -75,6 +75,18 @@ def time_label(ns: int, step: int) -> str:
     return " ".join(words) or "0 s"
 
 
+def value_ticks(low: int, high: int, log: bool) -> list[int]:
+    """Return up to about eight round durations in ``[low, high]``, evenly apart on their scale."""
+    if not log:
+        step = step_between(max(1, high - low), 6)
+        return list(range(-(-low // step) * step, high + 1, step))
+    power, found = _power_below(max(1, low)), []
+    while power <= high:
+        found += [power * factor for factor in _PER_DECADE if low <= power * factor <= high]
+        power *= 10
+    return found if len(found) <= 8 else [at for at in found if str(at)[0] == "1"]
+
+
 class Heights:
     """A vertical axis of times from ``top`` (the largest) to ``bottom``, in px.
 

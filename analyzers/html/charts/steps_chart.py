@@ -64,8 +64,13 @@ def steps_chart(durations: Durations, bands: Sequence[Bands], total_ns: int) -> 
         STRIPES.format(id=KEY),
         time_axis(0, total_ns, TOP, height - 18),
         group("axis", _heights_axis(heights)),
+        '<g class="behind">',
         *_across(bands, total_ns),
+        "</g>",
+        group("labels", _labels(bands)),
+        '<g class="strips">',
         *_strips(bands, total_ns),
+        "</g>",
         '<g class="marks">',
         *(_bins(durations.levels[0], heights, total_ns) if durations.levels else ()),
         *_points(durations.points, heights, total_ns),
@@ -204,26 +209,34 @@ def _across(bands: Sequence[Bands], total_ns: int) -> Iterator[str]:
             )
 
 
-def _strips(bands: Sequence[Bands], total_ns: int) -> Iterator[str]:
+def _labels(bands: Sequence[Bands]) -> Iterator[str]:
     for at, kind in enumerate(bands):
-        top = TOP + PLOT + at * STRIP + 8
         label = _TITLES.get(kind.kind, kind.kind)
         number = f" · {kind.count:,}" if kind.count > 1 else ""
         more = f", the {len(kind.bands)} longest" if kind.count > len(kind.bands) else ""
         said = f": {kind.bands[0].what}" if kind.kind == "end" and kind.count == 1 else ""
-        yield group("labels", [text("0", top + 8, f"{label}{number}{more}{shown(said)}")])
+        yield text("0", _strip(at), f"{label}{number}{more}{shown(said)}")
+
+
+def _strips(bands: Sequence[Bands], total_ns: int) -> Iterator[str]:
+    for at, kind in enumerate(bands):
         yield group(
-            f"band {_CLASSES[kind.kind]}",
+            f"band {kind.kind.replace(' ', '-')} {_CLASSES[kind.kind]}",
             (
                 rect(
-                    share(min(band.start, total_ns), total_ns),
-                    top + 11,
+                    share(band.start, total_ns),
+                    _strip(at) + 3,
                     share(band.end - band.start, total_ns),
                     STRIP_BAR,
                 )
                 for band in kind.bands
             ),
         )
+
+
+def _strip(at: int) -> int:
+    """Return the y of the label of a kind of events."""
+    return TOP + PLOT + at * STRIP + 16
 
 
 def _table(durations: Durations, total_ns: int) -> DataTable:
