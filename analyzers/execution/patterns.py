@@ -29,12 +29,13 @@ from grademl_otel.analyzers.execution.identity import SPECIAL_IN_NAMES, SPECIAL_
 from grademl_otel.analyzers.execution.order import BoolArray, Indices
 from grademl_otel.analyzers.model.columns import IntArray
 
-_HERE: Final = "."
-_UP: Final = ".."
-_DEEP: Final = "**"
+HERE: Final = "."
+UP: Final = ".."
+DEEP: Final = "**"
 _ESCAPABLE: Final = SPECIAL_IN_TAGS | {"."}
 _TOKEN: Final = re.compile(r"\\.|.", re.DOTALL)
 _ANY: Final = r"(?:\\.|[^\\])*"
+_ANY_IN_PATH: Final = r"(?:\\.|[^\\/\[\]])*"
 _LOOKED_AT: Final = 4096
 """So many identifiers are compared for a suggestion, at most."""
 
@@ -69,12 +70,16 @@ class Selectable(Protocol):
 
 
 @dataclass(frozen=True)
-class _Component:
+class Component:
+    """A level of a pattern that names phases."""
+
     text: str
     name: re.Pattern[str]
     """Of the identifier before its brackets."""
     instance: re.Pattern[str] | None
     """Of what is in the brackets; None when anything, and no brackets, will do."""
+    regex: str
+    """Of the whole identifier, as a part of a path; in what Python and RE2 have in common."""
 
 
 class Pattern:
@@ -87,7 +92,7 @@ class Pattern:
         self.absolute = parts[0] == ""
         if self.absolute:
             parts = parts[1:] if parts[1:] != [""] else []
-        self._steps = [part if part in (_HERE, _UP, _DEEP) else _component(part, text) for part in parts]
+        self.steps = [part if part in (HERE, UP, DEEP) else _component(part, text) for part in parts]
 
     def matches(self, tree: Selectable, origin: int = 0) -> IntArray:
         """Return the nodes that it selects, ascending; ``origin`` is where a relative one begins."""
@@ -105,25 +110,25 @@ class Pattern:
         chosen = np.zeros(len(tree), np.bool_)
         chosen[0 if self.absolute else origin] = True
         before, number = chosen, 0
-        for number, step in enumerate(self._steps):
+        for number, step in enumerate(self.steps):
             before = chosen
-            if step == _DEEP:
-                last = number == len(self._steps) - 1
+            if step == DEEP:
+                last = number == len(self.steps) - 1
                 chosen = tree.below(chosen) if last else chosen | tree.below(chosen)
-            elif step == _UP:
+            elif step == UP:
                 above = tree.parent[chosen]
                 chosen = np.zeros(len(tree), np.bool_)
                 chosen[above[above >= 0]] = True
-            elif isinstance(step, _Component):
+            elif isinstance(step, Component):
                 chosen = _called(tree, _children(tree, chosen), step)
             if not chosen.any():
                 break
         return chosen, number, before
 
     def _why(self, tree: Selectable, number: int, before: BoolArray) -> str:
-        step = self._steps[number]
-        if not isinstance(step, _Component):
-            nowhere = "the root has no parent" if step == _UP else "nothing lies below"
+        step = self.steps[number]
+        if not isinstance(step, Component):
+            nowhere = "the root has no parent" if step == UP else "nothing lies below"
             return f"{self.text!r} selects nothing: {nowhere}"
         candidates = np.flatnonzero(_children(tree, before))
         line = f"{self.text!r} selects nothing: no {step.text!r} there"
@@ -150,7 +155,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _component(part: str, text: str) -> _Component:
+def _component(part: str, text: str) -> Component:
     name: list[str] = []
     instance: list[str] = []
     bracket: int | None = None
@@ -171,12 +176,17 @@ def _component(part: str, text: str) -> _Component:
         raise InvalidPattern(f"{text!r}: {part!r} has no {'tags' if name else 'name'}")
     open_ended = bracket is None and name[-1] == "*"
     written = [_written(token, SPECIAL_IN_NAMES) for token in name]
-    if "".join(written) in (_HERE, _UP):
+    if "".join(written) in (HERE, UP):
         written = ["\\", *written]
     of_tags = [_written(token, SPECIAL_IN_TAGS) for token in instance]
     # Brackets that are asked for are there: even any text in them is some.
     within = _compiled(of_tags, least="" if bracket is None else "(?=.)")
-    return _Component(part, _compiled(written), None if open_ended else within)
+    if bracket is None:
+        in_brackets = rf"(?:\[{_ANY_IN_PATH}\])?" if open_ended else ""
+    else:
+        in_brackets = rf"\[{_regex(of_tags, _ANY_IN_PATH)}\]"
+    regex = _regex(written, _ANY_IN_PATH) + in_brackets
+    return Component(part, _compiled(written), None if open_ended else within, regex)
 
 
 def _written(token: str, special: frozenset[str]) -> str:
@@ -185,9 +195,11 @@ def _written(token: str, special: frozenset[str]) -> str:
 
 
 def _compiled(tokens: list[str], least: str = "") -> re.Pattern[str]:
-    return re.compile(
-        least + "".join(_ANY if token == "*" else re.escape(token) for token in tokens), re.DOTALL
-    )
+    return re.compile(least + _regex(tokens, _ANY), re.DOTALL)
+
+
+def _regex(tokens: list[str], anything: str) -> str:
+    return "".join(anything if token == "*" else re.escape(token) for token in tokens)
 
 
 def _children(tree: Selectable, chosen: BoolArray) -> BoolArray:
@@ -196,7 +208,7 @@ def _children(tree: Selectable, chosen: BoolArray) -> BoolArray:
     return children
 
 
-def _called(tree: Selectable, candidates: BoolArray, step: _Component) -> BoolArray:
+def _called(tree: Selectable, candidates: BoolArray, step: Component) -> BoolArray:
     """Return the mask of those of ``candidates`` that are called as ``step`` says."""
     kinds = tree.kinds()
     at = np.flatnonzero(candidates)
@@ -212,7 +224,7 @@ def _called(tree: Selectable, candidates: BoolArray, step: _Component) -> BoolAr
     return called
 
 
-def _near(tree: Selectable, candidates: IntArray, step: _Component) -> str | None:
+def _near(tree: Selectable, candidates: IntArray, step: Component) -> str | None:
     """Return what is there and may have been meant by ``step``."""
     _, first = np.unique(tree.kinds()[candidates], return_index=True)
     for node in candidates[first].tolist():
