@@ -9,13 +9,12 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.graph import DEFAULT_TOLERANCE, TracePaths, trace_roots
-from grademl_otel.analyzers.graph.profiles.profile_path import paths_of_traces
+from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_traces
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.facts import Completeness
@@ -28,6 +27,9 @@ from grademl_otel.analyzers.sources.narrow import matches
 from grademl_otel.analyzers.sources.registry import SOURCE_VARIABLE
 from grademl_otel.analyzers.sources.servers.jaeger_address import names_traces
 from grademl_otel.analyzers.suggest import explain_source
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.graph import TracePaths
 
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 
@@ -61,6 +63,9 @@ class Subject:
 
     @cached_property
     def _paths(self) -> TracePaths:
+        # Graphs are for who asks for a path: what only looks at spans starts without them.
+        from grademl_otel.analyzers.graph.profiles.profile_path import paths_of_traces
+
         spans, query = self.telemetry.spans, self.query
         roots = _matching_roots(spans, query)
         if not roots:
@@ -159,6 +164,8 @@ def _refuse_run_options(telemetry: Telemetry, query: Query) -> None:
 
 def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
     """Return the roots of the traces in which a span is as the query asks for."""
+    from grademl_otel.analyzers.graph import trace_roots
+
     match = matches(spans, selection_of(query))
     wanted = np.zeros(len(spans), bool)  # by number of trace
     wanted[spans.trace_ix[match]] = True

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph import lane_budget
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, fraction, number, word
 from grademl_otel.analyzers.tables.values import Coded, Makers, all_alike, distinct, numbers_or_null
@@ -33,6 +32,8 @@ BUDGET: Final = TableSchema(
 
 
 def budget(material: Material) -> Makers:
+    from grademl_otel.analyzers.graph import lane_budget  # here, for who asks only for other tables
+
     run = material.run
     rows = [] if run is None else lane_budget(run)
     phase, phases = distinct([row.phase for row in rows])

@@ -7,10 +7,14 @@ along the row which bracket was opened last: linear, however deep the brackets l
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from grademl_otel.analyzers.execution.order import Indices
 from grademl_otel.analyzers.model.columns import IntArray
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.execution.order import Indices
 
 
 def depths(size: Indices) -> IntArray:

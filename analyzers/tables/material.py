@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tables of one subject are made of: each thing once, when the first table asks for it."""
+"""What the tables of one subject are made of: each thing once, when the first table asks for it.
+
+What few tables need, as graphs and models, is loaded there, too: a query of spans starts without.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound
-from grademl_otel.analyzers.execution.whole import ExecutionModel
-from grademl_otel.analyzers.graph import Sections, run_path
 from grademl_otel.analyzers.model.attempts import Owners, identity
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, clock_name
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.model.metrics import MetricPoints
-from grademl_otel.analyzers.modelled import model_of, runs_of
-from grademl_otel.analyzers.sources.files.metrics import read_metrics
 from grademl_otel.analyzers.subject import Subject, open_query, selection_of
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.execution.whole import ExecutionModel
+    from grademl_otel.analyzers.graph import Sections
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Material:
 
         Of each run by its own reference, as all answers on it; of all else by that of the traces together.
         """
+        from grademl_otel.analyzers.modelled import runs_of
+
         about, spans = self.about, self.about.telemetry.spans
         shift = np.zeros(len(spans.resources), np.int64)
         if len(spans.clocks) < 2:
@@ -75,6 +80,8 @@ class Material:
     @cached_property
     def model(self) -> ExecutionModel | None:
         """The execution model; None where it has no phase."""
+        from grademl_otel.analyzers.modelled import model_of
+
         try:
             return model_of(self.about)
         except NothingFound:
@@ -93,6 +100,8 @@ class Material:
     @cached_property
     def points(self) -> MetricPoints | None:
         """The metric points that are beside the spans; None where there are none: `why_no_points`."""
+        from grademl_otel.analyzers.sources.files.metrics import read_metrics
+
         try:
             return read_metrics(open_query(self.about.query), selection_of(self.about.query))
         except NothingFound as reason:
@@ -131,6 +140,8 @@ class Material:
     @cached_property
     def made_path(self) -> MadePath:
         """The critical path of the run, or those of the traces that match: none where none does."""
+        from grademl_otel.analyzers.graph import Sections, run_path
+
         if self.run is not None:
             sections = run_path(self.run, self.about.query.inferred).sections
             return MadePath(sections, np.zeros(len(sections), np.int64), np.full(len(sections), -1, np.int64))

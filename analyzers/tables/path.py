@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.path import KINDS, Sections
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, fraction, number, text, word
@@ -22,6 +21,9 @@ from grademl_otel.analyzers.tables.values import (
     distinct,
     known,
 )
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.graph import Sections
 
 PATH: Final = TableSchema(
     "path",
@@ -54,6 +56,8 @@ PATH: Final = TableSchema(
 
 
 def path(material: Material) -> Makers:
+    from grademl_otel.analyzers.graph.path import KINDS  # here, for who asks only for other tables
+
     made = material.made_path
     sections, spans = made.sections, material.spans
     entrances = sections.entrances

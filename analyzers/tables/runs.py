@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.model.facts import Run
-from grademl_otel.analyzers.modelled import runs_of
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, flag, number, text, word
 from grademl_otel.analyzers.tables.steps import TRAIN, kinds
@@ -43,6 +42,8 @@ RUNS: Final = TableSchema(
 
 
 def runs(material: Material) -> Makers:
+    from grademl_otel.analyzers.modelled import runs_of  # here, for who asks only for other tables
+
     subject = material.run
     found = [
         subject if subject is not None and _key(run) == _key(subject) else run

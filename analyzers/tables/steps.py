@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph import steady_rows
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run, StepTable
 from grademl_otel.analyzers.model.tables import join_parts
@@ -163,6 +162,8 @@ def _keys(run: Run | None, table: StepTable, rows: slice | IntArray) -> Makers:
 def _steady(run: Run | None, table: StepTable) -> BoolArray:
     steady = np.zeros(len(table), np.bool_)
     if run is not None:
+        from grademl_otel.analyzers.graph import steady_rows  # here, for who asks only for spans
+
         for rank in run.ranks:
             steady[steady_rows(run, rank)] = True
     return steady
