@@ -27,6 +27,16 @@ from grademl_otel.analyzers.units import count, percent
 
 _MAINLY: Final = 0.5
 """Part of a run that its training steps should take for the steady step to tell most of its story."""
+RULES: Final = (
+    loader.RULE,
+    compute.RULE,
+    compilation.AGAIN,
+    compilation.FIRST,
+    stragglers.RULE,
+    stragglers.IMBALANCE,
+    communication.RULE,
+)
+"""Ids that a finding may have."""
 _ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
 
 

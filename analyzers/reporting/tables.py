@@ -33,16 +33,16 @@ Rows = tuple[list[str], list[list[Cell]]]
 def write(document: Document, form: str, by: str | None = None) -> str:
     """Return ``document`` as ``csv`` or ``markdown``."""
     if form == "csv":
-        return _csv(*table_of(document, by))
+        return csv_of(*table_of(document, by))
     if isinstance(document, ReportDocument):
         return _report(document)
     if isinstance(document, RanksDocument):
-        return _markdown(RANK_COLUMNS, rank_rows(document.ranks) if document.ranks is not None else [])
+        return markdown_of(RANK_COLUMNS, rank_rows(document.ranks) if document.ranks is not None else [])
     if isinstance(document, RunsDocument):
-        return _markdown(
+        return markdown_of(
             [heading for heading, _ in runs_screen.columns(document.runs)], runs_screen.rows(document.runs)
         )
-    return _markdown(*_readable(*table_of(document, by)))
+    return markdown_of(*_readable(*table_of(document, by)))
 
 
 def table_of(document: Document, by: str | None = None) -> Rows:
@@ -76,7 +76,8 @@ def table_of(document: Document, by: str | None = None) -> Rows:
     return heading, [[getattr(entry, name) for name in heading] for entry in document.summary]
 
 
-def _csv(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def csv_of(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return CSV with exact numbers, and text that no spreadsheet takes for a formula."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heading)
@@ -104,16 +105,18 @@ def _readable(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Rows:
     return named, [[cell(name, value) for name, value in zip(heading, row, strict=True)] for row in rows]
 
 
-def _markdown(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def markdown_of(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table of Markdown."""
     lines = [_line(heading), _line(["---"] * len(heading)), *(_line(row) for row in rows)]
     return "\n".join(lines) + "\n"
 
 
 def _line(cells: Sequence[Cell]) -> str:
-    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 
-def _escaped(cell: Cell) -> str:
+def escaped(cell: Cell) -> str:
+    """Return ``cell`` as text that Markdown shows as it is."""
     text = "" if cell is None else str(cell)
     for special in "\\|`*_<>[]":
         text = text.replace(special, "\\" + special)
@@ -121,27 +124,27 @@ def _escaped(cell: Cell) -> str:
 
 
 def _report(document: ReportDocument) -> str:
-    parts = [f"# {_escaped(document.run.script if document.run else document.source.uri)}\n"]
+    parts = [f"# {escaped(document.run.script if document.run else document.source.uri)}\n"]
     parts.append(f"Data: {document.completeness.verdict}.\n")
-    parts += [f"- {_escaped(note)}\n" for note in document.notes]
+    parts += [f"- {escaped(note)}\n" for note in document.notes]
     if document.verdict is not None:
-        parts.append("\n**" + " ".join(_escaped(line) for line in document.verdict.lines) + "**\n")
+        parts.append("\n**" + " ".join(escaped(line) for line in document.verdict.lines) + "**\n")
     for finding in document.findings:
-        parts += [f"- {_escaped(fix)}\n" for fix in finding.fix]
+        parts += [f"- {escaped(fix)}\n" for fix in finding.fix]
     if document.lane_budget:
         parts.append(f"\n## Where the time went ({seconds(document.window.wall_ns)})\n\n")
         parts.append(
-            _markdown(
+            markdown_of(
                 ["rank", "phase", "time", "share"],
                 [[b.rank, b.phase, seconds(b.ns), percent(b.share)] for b in document.lane_budget],
             )
         )
     if document.ranks is not None and about_ranks(document.findings):
         parts.append(f"\n## Ranks ({of_steps(document.ranks)})\n\n")
-        parts.append(_markdown(RANK_COLUMNS, rank_rows(document.ranks)))
+        parts.append(markdown_of(RANK_COLUMNS, rank_rows(document.ranks)))
     if worth_telling(document.breakdown):
         parts.append("\n## What threads and devices did (of the wall time)\n\n")
-        parts.append(_markdown(COLUMNS, breakdown_rows(document.breakdown)))
+        parts.append(markdown_of(COLUMNS, breakdown_rows(document.breakdown)))
     parts.append("\n## Critical path\n\n")
-    parts.append(_markdown(*_readable(*table_of(document))))
+    parts.append(markdown_of(*_readable(*table_of(document))))
     return "".join(parts)
