@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Union, get_args, get_ori
 
 import msgspec
 
-from grademl_otel.analyzers.errors import MissingPackage, UsageError
+from grademl_otel.analyzers.errors import GrademlError, MissingPackage, UsageError
 from grademl_otel.analyzers.printable import clean_json
 from grademl_otel.analyzers.reporting.canvas import Canvas
 from grademl_otel.analyzers.suggest import or_near
@@ -101,7 +101,7 @@ class Shown:
     def _encoded(self) -> bytes:
         document = self._document()
         told = {name: value for name, value in vars(document).items() if not name.startswith("_")}
-        encoded: bytes = msgspec.json.encode(told, enc_hook=_listed)
+        encoded: bytes = msgspec.json.encode(told, enc_hook=_built)
         return encoded
 
     def _repr_html_(self) -> str:
@@ -166,11 +166,15 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, str) else msgspec.to_builtins(value)
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.to_builtins(value, enc_hook=_built)
 
 
-def _listed(value: object) -> list[Any]:
-    """Return the entries of a sequence that is no list."""
+def _built(value: object) -> object:
+    """Return the entries of a sequence that is no list, and the line of an error."""
     if isinstance(value, Sequence):
         return list(value)
+    if isinstance(value, GrademlError):
+        return str(value)
     raise NotImplementedError(type(value))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +25,9 @@ from grademl_otel.analyzers.cli.options import (
 )
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import without_secrets
-from grademl_otel.analyzers.printable import clean_lines
-from grademl_otel.analyzers.units import count, size
 from grademl_otel.export.settings import METRICS
 
 if TYPE_CHECKING:
-    from grademl_otel.analyzers.copy.pull import Pulled
-    from grademl_otel.analyzers.copy.push import Pushed
     from grademl_otel.analyzers.sources import Source
 
 _JAEGER_PORT = 16686
@@ -75,7 +70,7 @@ def pull(**options: Any) -> Outcome:
     source = open_query(query, everything=True)
     origin = origin_of(address(query.source), source.uri, selection_of(query), query.since)
     done = copy(source, folder, origin, refresh=refresh, progress=query.progress)
-    text = _document("grademl.pull/1", done) if style.format == "json" else _pulled_text(done)
+    text = done.to_json() if style.format == "json" else done.to_text(color=style.color)
     return Outcome(text, error=done.error)
 
 
@@ -140,7 +135,7 @@ def push(**options: Any) -> Outcome:
         verify=there,
         progress=query.progress,
     )
-    text = _document("grademl.push/1", done) if style.format == "json" else _pushed_text(done)
+    text = done.to_json() if style.format == "json" else done.to_text(color=style.color)
     return Outcome(text, error=done.error)
 
 
@@ -155,38 +150,3 @@ def _jaeger_at(endpoint: str) -> Source | None:
     everything = SourceOptions(max_spans=sys.maxsize, max_traces=sys.maxsize, anonymous=True)
     impatient = replace(everything, timeout_s=_JAEGER_ANSWERS_S)
     return None if open_source(place, impatient).probe().problems else open_source(place, everything)
-
-
-def _pushed_text(done: Pushed) -> str:
-    lines = [
-        f"sent {count(done.sent, 'span')} of {count(done.traces, 'trace')} to {done.endpoint} in"
-        f" {count(done.requests, 'request')}: {done.accepted:,} taken, {done.rejected:,} refused"
-    ]
-    if done.metrics_sent:
-        lines.append(
-            f"sent {count(done.metrics_sent, 'metric point')}:"
-            f" {done.metrics_sent - done.metrics_rejected:,} taken, {done.metrics_rejected:,} refused"
-        )
-    if done.verified is not None:
-        lines.append(f"found at {done.verified_at}: {count(done.verified, 'span')}, {done.missing:,} missing")
-    elif done.error is None:
-        lines.append("not looked for: name the place to look with --verify SOURCE")
-    return clean_lines("\n".join([*lines, *(f"note: {note}" for note in done.notes)]))
-
-
-def _pulled_text(done: Pulled) -> str:
-    new = "" if done.copied == done.pieces else f" ({done.copied:,} read now)"
-    metrics = f" and {count(done.metrics, 'metric point')}" if done.metrics else ""
-    lines = [
-        f"{count(done.spans, 'span')}{metrics} in {done.folder}: {count(done.pieces, 'piece')}{new},"
-        f" {count(done.files, 'file')}, {size(done.bytes)}"
-    ]
-    lines += [f"note: {warning}" for warning in done.warnings]
-    if done.error is None:
-        lines.append(f"read it with: grademl {done.folder}")
-    return clean_lines("\n".join(lines))
-
-
-def _document(schema: str, done: Pulled | Pushed) -> str:
-    fields = {**done.__dict__, "error": None if done.error is None else str(done.error)}
-    return json.dumps({"schema": schema, **fields}, indent=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from grademl_otel.analyzers.errors import (
     without_secrets,
 )
 from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.shown import Records, Shown
 from grademl_otel.analyzers.sources.base import MetricSource, Piece, Progress, Selection, Source, no_progress
 from grademl_otel.analyzers.sources.files.containers import NotTelemetry
 
@@ -35,9 +36,10 @@ _FAILURES_IN_A_ROW: Final = 5
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """What a pull did."""
+class Pulled(Shown, screen="reporting.copying_screen"):
+    """What a pull did: schema `grademl.pull/1`."""
 
+    schema: str = field(default="grademl.pull/1", kw_only=True)
     source: str
     folder: str
     pieces: int
@@ -53,6 +55,9 @@ class Pulled:
     warnings: list[str]
     error: GrademlError | None = None
     """Why it is not all there, if it is not."""
+
+    def _tables(self) -> Mapping[str, Records]:
+        return {"pull": Records(Pulled, [self])}
 
 
 def origin_of(address: str, shown: str, selection: Selection, since: int | None) -> Origin:

@@ -18,6 +18,7 @@ from grademl_otel.analyzers.copy.stream import SpanStream, rows_of
 from grademl_otel.analyzers.copy.verify import SentSpans, missing
 from grademl_otel.analyzers.errors import GrademlError, Interrupted, NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger
+from grademl_otel.analyzers.shown import Records, Shown
 from grademl_otel.analyzers.sources.base import MetricSource, Progress, Selection, Source, no_progress
 from grademl_otel.analyzers.sources.batch import SpanBatch
 from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup
@@ -32,9 +33,10 @@ _REBUILT = (
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """What a push did; numbers of spans where nothing else is said."""
+class Pushed(Shown, screen="reporting.copying_screen"):
+    """What a push did: schema `grademl.push/1`; numbers of spans where nothing else is said."""
 
+    schema: str = field(default="grademl.push/1", kw_only=True)
     source: str
     endpoint: str
     sent: int
@@ -53,6 +55,9 @@ class Pushed:
     notes: list[str] = field(default_factory=list)
     error: GrademlError | None = None
     """Why it is not all there, if it is not."""
+
+    def _tables(self) -> Mapping[str, Records]:
+        return {"push": Records(Pushed, [self])}
 
 
 def push(
