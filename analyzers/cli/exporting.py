@@ -18,7 +18,7 @@ from grademl_otel.analyzers.cli.options import (
 )
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import UsageError
-from grademl_otel.analyzers.exports.forms import FORMS, GRAPHS, form_of
+from grademl_otel.analyzers.exports.forms import FORMS, GRAPHS, STACKS, form_of
 from grademl_otel.analyzers.printable import clean, clean_json, clean_lines
 
 if TYPE_CHECKING:
@@ -39,11 +39,21 @@ _LISTED: Final = "; ".join(f"{form.name}: {form.about}" for form in FORMS.values
     help="graphml: what waited for what (the default); the critical path; all phases of the execution model;"
     " their types.",
 )
+@click.option(
+    "--of",
+    type=click.Choice(STACKS),
+    help="folded: where the time went (the default); the critical path.",
+)
+@click.option("--table", metavar="NAME", help="parquet: this table alone, into a file.")
 @file_options
 def export(**options: Any) -> Outcome:
     """Write what was read in a form that other tools take.
 
     \b
+    grademl export --to perfetto -o run.perfetto-trace       open it in ui.perfetto.dev
+    grademl export --to folded --of path | flamegraph.pl > path.svg
+    grademl export run-3f2a --to parquet -o tables
+    grademl export jaeger://jaeger --trace 4bf92f35 --to otlp -o trace.jsonl
     grademl export grademl-runs --to graphml --steps 100:110 -o steps.graphml
     grademl export jaeger://jaeger --run 3f2a --to graphml --graph types -o types.graphml
     """
@@ -67,7 +77,8 @@ def export(**options: Any) -> Outcome:
     else:
         done = found.into(output)
         if not as_json:
-            click.echo(clean(str(done)), err=True)
+            for line in (str(done), *(f"note: {note}" for note in found.notes)):
+                click.echo(clean(line), err=True)
         outcome = Outcome(clean_json(to_json(done)) if as_json else "", None, found.reservation(strict))
     if found.reasons is not None and not strict:
         click.echo(clean(f"grademl: incomplete: {found.reasons}"), err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from grademl_otel.analyzers.copy.manifest import SCHEMA, CopiedMetrics
 from grademl_otel.analyzers.sources.base import MetricPart, TakeGroup
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup
+from grademl_otel.analyzers.units import count
 
 _KEY: Final = b"grademl.copy.metrics"
 _COLUMNS: Final = pa.schema([("json", pa.bool_()), ("metrics", pa.large_binary())])
@@ -90,32 +90,28 @@ class _Rows:
 def read_groups(path: Path, take: TakeGroup) -> list[str]:
     """Hand what is in a metrics file to ``take``; return a line where it is damaged, or none of ours."""
     warnings: list[str] = []
-    left_out = 0
-    with _told(path, warnings), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        if (file.schema_arrow.metadata or {}).get(_KEY) != str(SCHEMA).encode():
-            raise ValueError(f"not of format {SCHEMA}")
-        for group in _groups(file):
-            try:
-                take(group)
-            except Unreadable as fault:
-                left_out += 1
-                reason = str(fault)
+    left_out, reason = 0, ""
+    for group in _groups(path, warnings):
+        try:
+            take(group)
+        except Unreadable as fault:
+            left_out += 1
+            reason = reason or str(fault)
     if left_out:
-        warnings.append(f"{path}: metrics of {left_out:,} exports left out; {reason}")
+        warnings.append(f"{path}: metrics of {count(left_out, 'export')} left out; {reason}")
     return warnings
 
 
-def _groups(file: Any) -> Iterator[MetricGroup]:
-    for number in range(file.num_row_groups):
-        table = file.read_row_group(number, columns=_COLUMNS.names, use_threads=False)
-        for is_json, raw in zip(table["json"].to_pylist(), table["metrics"].to_pylist(), strict=True):
-            yield MetricGroup(raw, is_json)
-
-
-@contextmanager
-def _told(path: Path, warnings: list[str]) -> Iterator[None]:
+def _groups(path: Path, warnings: list[str]) -> Iterator[MetricGroup]:
+    """Yield what is in a metrics file, up to where it is damaged."""
     try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())[:160]
-        warnings.append(f"{path}: no metrics file of a copy, or damaged: {reason}")
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if (file.schema_arrow.metadata or {}).get(_KEY) != str(SCHEMA).encode():
+                raise ValueError(f"not of format {SCHEMA}")
+            for number in range(file.num_row_groups):
+                table = file.read_row_group(number, columns=_COLUMNS.names, use_threads=False)
+                for is_json, raw in zip(table["json"].to_pylist(), table["metrics"].to_pylist(), strict=True):
+                    yield MetricGroup(raw, is_json)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        why = " ".join(str(error).split())[:160]
+        warnings.append(f"{path}: no metrics file of a copy, or damaged: {why}")

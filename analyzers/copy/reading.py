@@ -119,7 +119,7 @@ def _batches(
         return
     columns = {name: _whole(table[name]) for name in table.column_names}
     _check(columns, about)
-    form, reading = columns.pop("form").to_numpy(), columns.pop("reading").to_numpy()
+    form, reading = numbers_of(columns.pop("form")), numbers_of(columns.pop("reading"))
     bounds = [0, *(np.flatnonzero(np.diff(form)) + 1).tolist(), len(form)]
     for begin, end in pairwise(bounds):
         some = {name: array.slice(begin, end - begin) for name, array in columns.items()}
@@ -149,11 +149,11 @@ def _check(columns: dict[str, Any], about: About) -> None:
         "end": (0, 1 << 63),
     }
     for name, (low, high) in bounds.items():
-        values = columns[name].to_numpy()
+        values = numbers_of(columns[name])
         if values.min() < low or values.max() >= high:
             raise ValueError(f"{name} out of bounds")
-    trace = columns["trace_hi"].to_numpy() | columns["trace_lo"].to_numpy()
-    if not (trace.all() and columns["span_id"].to_numpy().all()):
+    trace = numbers_of(columns["trace_hi"]) | numbers_of(columns["trace_lo"])
+    if not (trace.all() and numbers_of(columns["span_id"]).all()):
         raise ValueError("spans without an id")
 
 
@@ -164,14 +164,14 @@ def _batch(
     resources: list[int],
     scopes: list[int],
 ) -> SpanBatch:
-    numbers: dict[str, Any] = {name: columns[name].to_numpy() for name in NUMBERS}
+    numbers: dict[str, Any] = {name: numbers_of(columns[name]) for name in NUMBERS}
     numbers["resource_ix"] = np.array(resources, np.int32)[numbers["resource_ix"]]
     numbers["scope_ix"] = np.array([*scopes, -1], np.int32)[numbers["scope_ix"]]  # the last is that of -1
     names = columns["name"]
     words = np.array(names.dictionary.to_pylist(), object)
     return SpanBatch(
         **numbers,
-        names=words[names.indices.to_numpy()].tolist(),
+        names=words[numbers_of(names.indices)].tolist(),
         attributes=attributes,
         events=events,
         links=_link_batch(columns["links"]),
@@ -183,17 +183,28 @@ def _whole(column: Any) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def numbers_of(array: Any) -> npt.NDArray[Any]:
+    """Return an array of numbers without nulls as it is in memory.
+
+    So does its `to_numpy`, which first imports pandas where that is installed.
+    """
+    if not len(array):
+        return np.zeros(0, array.type.to_pandas_dtype())
+    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
+    return values[array.offset : array.offset + len(array)]
+
+
 def _link_batch(lists: Any) -> LinkBatch | None:
-    offsets = lists.offsets.to_numpy()
+    offsets = numbers_of(lists.offsets)
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
         return None
     hi, lo, span_id, kind = lists.values.slice(first, last - first).flatten()
     return LinkBatch(
         span_ix=np.repeat(np.arange(len(lists)), np.diff(offsets)),
-        trace_hi=hi.to_numpy(),
-        trace_lo=lo.to_numpy(),
-        span_id=span_id.to_numpy(),
+        trace_hi=numbers_of(hi),
+        trace_lo=numbers_of(lo),
+        span_id=numbers_of(span_id),
         kind=kind.to_pylist(),
     )
 

@@ -90,8 +90,8 @@ def rows_of(batch: SpanBatch, rows: IntArray) -> SpanBatch:
     arrays = {name: getattr(batch, name)[rows] for name in _ARRAYS}
     arrays["dropped"] = None if batch.dropped is None else batch.dropped[rows]
     shared = batch.events is batch.attributes
-    attributes = _raw_rows(batch.attributes, rows)
-    events = None if batch.events is None else attributes if shared else _raw_rows(batch.events, rows)
+    attributes = raw_rows(batch.attributes, rows)
+    events = None if batch.events is None else attributes if shared else raw_rows(batch.events, rows)
     return replace(
         batch,
         **arrays,
@@ -102,7 +102,8 @@ def rows_of(batch: SpanBatch, rows: IntArray) -> SpanBatch:
     )
 
 
-def _raw_rows(column: RawColumn, rows: IntArray) -> RawColumn:
+def raw_rows(column: RawColumn, rows: npt.NDArray[np.integer[Any]]) -> RawColumn:
+    """Return ``rows`` of ``column``; the bytes are copied."""
     raws = [column[row] for row in rows.tolist()]
     offsets = np.zeros(len(raws) + 1, np.int64)
     np.cumsum([len(raw) for raw in raws], out=offsets[1:])

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -50,7 +50,13 @@ class Export:
 
     def __init__(self, query: Query, to: str, options: Mapping[str, str | None]) -> None:
         self.form = form_of(to, options)
-        self._options = {name: value for name, value in options.items() if value is not None}
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self.is_folder = self.form.folder and not self._options
+        """Whether a folder is written, no file."""
+        self.notes: list[str] = []
+        """What the form does not hold, a line each; known once it is written."""
+        if self.form.tells:
+            self._options["notes"] = self.notes
         self.about = read_subject(_recorded(query, self.form) if self.form.recorded else query)
         self.broken = broken_off(self.about.telemetry)
 
@@ -63,11 +69,6 @@ class Export:
         file = io.BytesIO()
         self.into_file(file)
         return file.getvalue().decode()
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether a folder is written, no file."""
-        return self.form.folder and not self._options
 
     def into(self, path: str) -> Exported:
         """Write ``path``, whole or not at all. Raises UsageError where it cannot be written."""
@@ -88,7 +89,7 @@ class Export:
             written=written,
             verdict=found.verdict,
             incomplete_because=found.reasons,
-            warnings=self.about.telemetry.ledger.warnings,
+            warnings=[*self.about.telemetry.ledger.warnings, *self.notes],
             broken=self.broken,
         )
 

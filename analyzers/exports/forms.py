@@ -40,6 +40,8 @@ class Form:
     """Whether it is a folder of files, unless an option names one of these: the module has `write_folder`."""
     named: bool = False
     """Whether the name of the file tells more: it is given to the writer as ``name``."""
+    tells: bool = False
+    """Whether the writer has something to say: it is given a list for that as ``notes``."""
     recorded: bool = False
     """Whether it is of what was recorded, as it was: neither clocks nor a part of a run can be chosen."""
 
@@ -60,12 +62,47 @@ FORMS: Final = {
     form.name: form
     for form in (
         Form(
+            "perfetto",
+            ".perfetto-trace",
+            "a trace for ui.perfetto.dev: lanes, the critical path, metrics",
+            text=False,
+            module="perfetto",
+        ),
+        Form(
+            "folded",
+            ".folded",
+            "stacks for flame graphs",
+            text=True,
+            module="folded",
+            options={"of": STACKS},
+        ),
+        Form(
             "graphml",
             ".graphml",
             "a graph: what waited for what, the critical path, or the execution model",
             text=True,
             module="graphs",
             options={"graph": GRAPHS},
+        ),
+        Form(
+            "parquet",
+            ".parquet",
+            "the tables of `grademl query`, a file each in a folder",
+            text=False,
+            module="parquet",
+            options={"table": ()},
+            folder=True,
+            tells=True,
+        ),
+        Form(
+            "otlp",
+            ".jsonl",
+            "spans and metrics as OTLP: JSON lines, or protobuf where FILE ends in .pb; also .gz, .zst",
+            text=True,
+            module="otlp",
+            named=True,
+            tells=True,
+            recorded=True,
         ),
     )
 }
