@@ -11,9 +11,10 @@ and, by name, the options of `Query`: ``run``, ``attempt``, ``traces``, ``servic
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer, Found
@@ -29,10 +30,13 @@ from grademl_otel.analyzers.subject import read_subject
 if TYPE_CHECKING:
     import networkx as nx
 
+    from grademl_otel.analyzers.copy.pull import Pulled
+    from grademl_otel.analyzers.copy.push import Pushed
     from grademl_otel.analyzers.execution import ExecutionModel
     from grademl_otel.analyzers.reporting.doctor_document import DoctorDocument
 
 Address = str | PathLike[str] | None
+Done = TypeVar("Done", "Pulled", "Pushed")
 
 
 def report(source: Address = None, *, top: int | None = None, **options: Any) -> ReportDocument:
@@ -70,6 +74,35 @@ def doctor(source: Address = None, **options: Any) -> DoctorDocument:
     return examine(_query(source, options))
 
 
+def pull(source: Address, folder: str | PathLike[str], *, refresh: bool = False, **options: Any) -> Pulled:
+    """Copy what the options select into ``folder``, or what is missing there; with ``refresh`` all anew.
+
+    Of a part that failed ``error`` tells; the same call again goes on from there.
+    """
+    from grademl_otel.analyzers.copying import pulled
+
+    return _told(pulled(_query(source, options), Path(folder), refresh))
+
+
+def push(
+    source: Address,
+    endpoint: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    verify: str | None = None,
+    look: bool = True,
+    **options: Any,
+) -> Pushed:
+    """Send all spans to an OTLP receiver, with ``headers``, and look whether they arrived.
+
+    Where to look is ``verify``, or a Jaeger on the same host; not at all without ``look``. Of a part that
+    failed ``error`` tells.
+    """
+    from grademl_otel.analyzers.copying import pushed
+
+    return _told(pushed(_query(source, options), endpoint, headers or {}, verify, look))
+
+
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:
     """Return the dependency graph as networkx: of a run or profile its activities, else the path."""
     from grademl_otel.analyzers.exports import graphs  # here, for what most answers do without
@@ -96,6 +129,13 @@ def _whole(answer: Answer[Found]) -> Found:
     if answer.broken is not None:
         warnings.warn(answer.broken, stacklevel=3)
     return answer.found
+
+
+def _told(done: Done) -> Done:
+    """Return what was done; with a warning when it is not all."""
+    if done.error is not None:
+        warnings.warn(str(done.error), stacklevel=3)
+    return done
 
 
 def _query(source: Address, options: dict[str, Any]) -> Query:

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 
 import click
 
@@ -24,14 +21,6 @@ from grademl_otel.analyzers.cli.options import (
     which_options,
 )
 from grademl_otel.analyzers.cli.output import Outcome
-from grademl_otel.analyzers.errors import without_secrets
-from grademl_otel.export.settings import METRICS
-
-if TYPE_CHECKING:
-    from grademl_otel.analyzers.sources import Source
-
-_JAEGER_PORT = 16686
-_JAEGER_ANSWERS_S = 2.0
 
 
 @click.command(short_help="Copy a source to disk; can be interrupted and resumed.")
@@ -58,18 +47,13 @@ def pull(**options: Any) -> Outcome:
     grademl pull jaeger://jaeger --run 3f2a -o run-3f2a
     grademl run-3f2a
     """
-    from grademl_otel.analyzers.copy.pull import origin_of
-    from grademl_otel.analyzers.copy.pull import pull as copy
-    from grademl_otel.analyzers.sources.registry import address
-    from grademl_otel.analyzers.subject import open_query, selection_of
+    from grademl_otel.analyzers.copying import pulled
 
     style = take_style(options)
     folder, refresh = Path(options.pop("folder")), options.pop("refresh")
     query = take_query(options)
     refuse_every_attempt(query)
-    source = open_query(query, everything=True)
-    origin = origin_of(address(query.source), source.uri, selection_of(query), query.since)
-    done = copy(source, folder, origin, refresh=refresh, progress=query.progress)
+    done = pulled(query, folder, refresh)
     text = done.to_json() if style.format == "json" else done.to_text(color=style.color)
     return Outcome(text, error=done.error)
 
@@ -108,45 +92,14 @@ def push(**options: Any) -> Outcome:
     \b
     grademl push grademl-runs --to http://collector:4318 --verify jaeger://jaeger
     """
-    from grademl_otel.analyzers.copy.endpoint import settings_for
-    from grademl_otel.analyzers.copy.push import push as send
-    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.copying import pushed
     from grademl_otel.analyzers.sources.credentials import parse_headers
-    from grademl_otel.analyzers.subject import open_query, selection_of
 
     style = take_style(options)
-    endpoint, verify = options.pop("endpoint"), options.pop("verify")
+    endpoint, verify, look = options.pop("endpoint"), options.pop("verify"), not options.pop("no_verify")
     headers = parse_headers(options.pop("headers"))
-    settings = settings_for(endpoint, headers)
-    if options.pop("no_verify"):
-        there = None
-    elif verify is not None:
-        there = open_query(Query.of(verify), everything=True)
-    else:
-        there = _jaeger_at(endpoint)
     query = take_query({**options, "headers": ()})
     refuse_every_attempt(query)
-    done = send(
-        open_query(query, everything=True),
-        settings,
-        without_secrets(endpoint),
-        selection_of(query),
-        metrics=settings_for(endpoint, headers, signal=METRICS),
-        verify=there,
-        progress=query.progress,
-    )
+    done = pushed(query, endpoint, headers, verify, look)
     text = done.to_json() if style.format == "json" else done.to_text(color=style.color)
     return Outcome(text, error=done.error)
-
-
-def _jaeger_at(endpoint: str) -> Source | None:
-    """Return the Jaeger on the host of ``endpoint``, if one answers at its usual port."""
-    from grademl_otel.analyzers.sources.base import SourceOptions
-    from grademl_otel.analyzers.sources.registry import open_source
-
-    host = urlsplit(endpoint).hostname or ""
-    place = f"jaeger://[{host}]:{_JAEGER_PORT}" if ":" in host else f"jaeger://{host}:{_JAEGER_PORT}"
-    # Nobody named this server: what the environment holds for others is not for it.
-    everything = SourceOptions(max_spans=sys.maxsize, max_traces=sys.maxsize, anonymous=True)
-    impatient = replace(everything, timeout_s=_JAEGER_ANSWERS_S)
-    return None if open_source(place, impatient).probe().problems else open_source(place, everything)

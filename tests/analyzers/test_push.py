@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from grademl_otel.analyzers.cli import copying
+from grademl_otel.analyzers import copying
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.copy import delivery, otlp_requests, verify
 from grademl_otel.analyzers.copy import push as sending
