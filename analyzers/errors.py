@@ -14,6 +14,7 @@ from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.secrecy import hidden
 
 EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
 EXIT_INCOMPLETE: Final = 4
@@ -29,6 +30,12 @@ class GrademlError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(hidden(clean(" ".join(message.split()))))
+
+
+class Failed(GrademlError):
+    """A check, or a limit of a difference, does not hold."""
+
+    exit_code = EXIT_FAILED
 
 
 class UsageError(GrademlError):

@@ -12,7 +12,7 @@ from typing import Final
 from grademl_otel.analyzers.errors import SourceError, UsageError
 
 COMMANDS: Final = (
-    "report", "runs", "critical-path", "path", "ranks", "export", "pull", "push", "doctor",
+    "report", "runs", "critical-path", "path", "ranks", "diff", "check", "export", "pull", "push", "doctor",
     "completion", "help",
 )  # fmt: skip
 _ALSO: Final = {

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from grademl_otel.analyzers.cli.comparing import check, diff
 from grademl_otel.analyzers.cli.completion import completion, words
 from grademl_otel.analyzers.cli.copying import pull, push
 from grademl_otel.analyzers.cli.examining import doctor
@@ -158,6 +159,8 @@ def help_(context: click.Context, name: str | None) -> None:
 
 
 grademl.add_alias("path", "critical-path")
+grademl.add_command(diff)
+grademl.add_command(check)
 grademl.add_command(completion)
 grademl.add_command(export)
 grademl.add_command(pull)

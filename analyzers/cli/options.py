@@ -100,6 +100,12 @@ _COMMON: Final = (
 )
 
 
+PAIRED: Final = (
+    "run", "attempt", "fit", "traces", "operation", "service", "since", "start", "end", "ranks", "steps",
+)  # fmt: skip
+"""Options of which `diff` takes one for both of its sides, or one for each."""
+
+
 def source_options(command: Command) -> Command:
     """Add SOURCE and how to read it."""
     return _apply((*_SOURCE, *_BOUND), command)
@@ -108,6 +114,31 @@ def source_options(command: Command) -> Command:
 def copied_source_options(command: Command) -> Command:
     """Add SOURCE and how to reach it, without a bound: a copy is of everything."""
     return _apply(_SOURCE, command)
+
+
+def paired_source_options(command: Command) -> Command:
+    """Add A and B, and how to read them."""
+    argument = click.argument("sources", nargs=-1, metavar="[A] [B]", shell_complete=sources)
+    return _apply((argument, *_SOURCE[1:], *_BOUND), command)
+
+
+def listed_source_options(name: str, metavar: str) -> Callable[[Command], Command]:
+    """Add SOURCE among other arguments, and how to read it."""
+
+    def decorate(command: Command) -> Command:
+        argument = click.argument(name, nargs=-1, metavar=metavar, shell_complete=sources)
+        return _apply((argument, *_SOURCE[1:], *_BOUND), command)
+
+    return decorate
+
+
+def twice(command: Command) -> Command:
+    """Let each option below it that selects be given twice: for A, then for B."""
+    for option in command.__click_params__:  # type: ignore[attr-defined]
+        if isinstance(option, click.Option) and option.name in PAIRED:
+            option.multiple = True
+            option.help = f"{(option.help or '').removesuffix('; repeatable.').rstrip('.')}. Twice: of A, of B."
+    return command
 
 
 def time_options(command: Command) -> Command:

@@ -40,6 +40,15 @@ def duration_ns(text: str) -> int:
     return round(float(match[1]) * _UNIT_NS[match[2]])
 
 
+def share(text: str) -> float:
+    """Return ``5%`` or ``0.05`` as a fraction below 1; ValueError when it is neither."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(%?)", text.strip())
+    value = float(match[1]) / (100 if match[2] else 1) if match is not None else 1.0
+    if value >= 1:
+        raise ValueError(f"{text!r} is not a share such as 1% or 0.01")
+    return value
+
+
 def time_ns(text: str) -> int:
     """Return a time given as ISO 8601 (local when it names no zone) or in Unix seconds, in Unix ns."""
     if re.fullmatch(r"\d{9,11}(\.\d+)?", text.strip()):

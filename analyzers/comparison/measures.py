@@ -88,6 +88,8 @@ class Quantity:
     """Why it is not known."""
     once: bool = False
     """Whether it was measured once, so that nothing tells its noise."""
+    absent: bool = False
+    """Whether it is not known because there is none of it."""
 
     @property
     def known(self) -> bool:
@@ -109,3 +111,8 @@ class Quantity:
 def unknown(unit: str, reason: str) -> Quantity:
     """Return a quantity that is not known."""
     return Quantity(unit, reason=reason)
+
+
+def absent(unit: str, reason: str) -> Quantity:
+    """Return a quantity of what there is none of."""
+    return Quantity(unit, reason=reason, absent=True)

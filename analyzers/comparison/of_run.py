@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from grademl_otel.analyzers.comparison.measures import (
     TRUTH,
     WORDS,
     Quantity,
+    absent,
     unknown,
 )
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Sample, Statistic
-from grademl_otel.analyzers.diagnosis.engine import diagnose
+from grademl_otel.analyzers.diagnosis.engine import RULES, diagnose
 from grademl_otel.analyzers.diagnosis.facts import recorded_in_part
 from grademl_otel.analyzers.diagnosis.finding import INFO, Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of
@@ -32,7 +33,7 @@ from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
 from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
-from grademl_otel.analyzers.graph.runs.main_lane import GAPS, NAMES, WORK_SCOPES
+from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES
 from grademl_otel.analyzers.graph.runs.run_path import run_path
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.subject import Subject
@@ -174,9 +175,7 @@ class RunMeasures:
     def samples(self) -> int | None:
         """Samples of a step of one rank, where nine of ten steady steps with detail have equally many."""
         steps, steady = self.run.steps, set(self.rows.tolist())
-        number = {
-            (int(steps.rank[row]), int(steps.step[row])): row for row in steady
-        }
+        number = {(int(steps.rank[row]), int(steps.step[row])): row for row in steady}
         found = [
             told
             for (rank, step, _), ix in self.run.step_spans.items()
@@ -193,7 +192,7 @@ class RunMeasures:
         """Return the length of one checkpoint, compilation, evaluation or epoch."""
         spans = sorted((s.start, s.end) for s in self.run.scopes if s.name == name)
         if not spans:
-            return unknown(NS, f"there is no {name}")
+            return absent(NS, f"there is no {name}")
         values = np.array([end - start for start, end in spans], np.float64)
         return Quantity(NS, Sample(values, np.arange(len(values)), len(values)), statistic)
 
@@ -201,31 +200,29 @@ class RunMeasures:
         """Return the share of ``phase`` in the critical path within steady steps."""
         if reason := self.untold() or self.unmeasured(phase):
             return unknown(FRACTION, reason)
-        length, names, unit, units = self._path
+        length, number, phases, unit, units = self._path
         if not len(length):
             return unknown(FRACTION, "the critical path touches no steady step")
-        mine = np.isin(names, [phase])
+        mine = number == (phases.index(phase) if phase in phases else -1)
         return Quantity(FRACTION, Sample(np.where(mine, length, 0.0), unit, units, length), MEAN)
 
     def on_path(self) -> list[str]:
         """Return the phases on the critical path within steady steps, the longest first."""
-        length, names, _, _ = self._path
-        distinct, which = np.unique(names, return_inverse=True)
-        sums = np.bincount(which.reshape(-1), length, len(distinct))
-        return [str(distinct[at]) for at in np.argsort(-sums, kind="stable").tolist()]
+        length, number, phases, _, _ = self._path
+        sums = np.bincount(number, length, len(phases))
+        return [phases[at] for at in np.argsort(-sums, kind="stable").tolist() if sums[at] > 0]
 
     @cached_property
-    def _path(self) -> tuple[FloatArray, Any, IntArray, int]:
-        """Length, phase and number of step of the sections of the critical path within steady steps."""
+    def _path(self) -> tuple[FloatArray, IntArray, Sequence[str], IntArray, int]:
+        """Of the sections of the critical path within steady steps: length, number of the phase, the phases,
+        number of the step; and how many steps there are.
+        """
         sections = run_path(self.run, self.about.query.inferred).sections
         steady = np.unique(self.run.steps.step[self.rows])
-        gap = np.array([phase in GAPS for phase in sections.phases], np.bool_)
         at = np.flatnonzero(np.isin(sections.step, steady))
-        if len(gap):
-            at = at[~gap[sections.phase[at]] | (sections.step[at] >= 0)]
-        names = np.array(sections.phases, object)[sections.phase[at]] if len(at) else np.zeros(0, object)
         unit = np.searchsorted(steady, sections.step[at])
-        return sections.duration[at].astype(np.float64), names.astype(str), unit, len(steady)
+        length = sections.duration[at].astype(np.float64)
+        return length, sections.phase[at], sections.phases, unit, len(steady)
 
     def budget(self, part: str, share: bool = False) -> Quantity:
         """Return the time under ``part`` in the lane budget of the rank with most of it."""
@@ -284,9 +281,9 @@ class RunMeasures:
     def findings(self) -> Quantity:
         """Return how many warnings and critical findings there are; not known where a rule abstained."""
         grave = [one for one in self.judgement.findings if one.severity != INFO]
-        if self.judgement.abstained and not grave:
-            first = self.judgement.abstained[0]
-            return unknown(COUNT, f"{first.rule} could not be judged: {first.missing}")
+        doubts = [one for one in self.judgement.abstained if one.rule in RULES]
+        if doubts and not grave:
+            return unknown(COUNT, f"{doubts[0].rule} could not be judged: {doubts[0].missing}")
         return Quantity(COUNT, value=len(grave))
 
     def finding(self, rule: str) -> Quantity:

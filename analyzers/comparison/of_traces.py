@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, TRUTH, Quantity, unknown
+from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, TRUTH, Quantity, absent, unknown
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Sample, Statistic
 from grademl_otel.analyzers.graph.event_graph import FloatArray
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray
@@ -69,7 +69,9 @@ class TraceMeasures:
         ixs, _ = self._members
         spans = self.spans
         services: dict[str, int] = {}
-        of_resource = [services.setdefault(str(r.get("service.name", "")), len(services)) for r in spans.resources]
+        of_resource = [
+            services.setdefault(str(r.get("service.name", "")), len(services)) for r in spans.resources
+        ]
         service = np.array(of_resource or [0], np.int64)[spans.resource_ix[ixs]]
         kinds = len(_KINDS)
         key = (service * (len(spans.names) + 1) + spans.name_ix[ixs]) * kinds + spans.kind[ixs] % kinds
@@ -115,8 +117,10 @@ class TraceMeasures:
 
     def operation(self, which: list[Operation], statistic: Statistic = MEDIAN) -> Quantity:
         """Return the length of a span of these operations, in ns."""
-        if reason := self._untold() or ("there is no such span" if not which else None):
+        if reason := self._untold():
             return unknown(NS, reason)
+        if not which:
+            return absent(NS, "there is no such span")
         places = np.concatenate([self._of_operation[of] for of in which])
         ixs, unit = self._members
         values = (self.spans.end - self.spans.start)[ixs[places]].astype(np.float64)
@@ -127,6 +131,8 @@ class TraceMeasures:
         """Return the share of these operations in the critical paths of all traces."""
         if reason := self._untold():
             return unknown(FRACTION, reason)
+        if not which:
+            return absent(FRACTION, "there is no such span")
         length, span_ix, unit = self._sections
         ixs, _ = self._members
         mine = np.isin(span_ix, np.concatenate([ixs[self._of_operation[of]] for of in which]))
@@ -149,6 +155,8 @@ class TraceMeasures:
         if which is None:
             unit = np.arange(len(self._order))
             failed = self.spans.status[self.paths.roots[self._order]] == STATUS_ERROR
+        elif not which:
+            return absent(FRACTION, "there is no such span")
         else:
             places = np.concatenate([self._of_operation[of] for of in which])
             ixs, of_unit = self._members

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of `grademl diff`: all pairs judged together, and what they say in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from grademl_otel.analyzers.comparison.document import (
+    LESS,
+    MORE,
+    NOISE,
+    ONLY_A,
+    ONLY_B,
+    SAME,
+    SLIGHT,
+    DiffDocument,
+    Difference,
+    RankPair,
+)
+from grademl_otel.analyzers.comparison.expressions import Expression
+from grademl_otel.analyzers.comparison.judging import Pair, judged
+from grademl_otel.analyzers.comparison.limits import fail_on
+from grademl_otel.analyzers.comparison.of_run import RunMeasures
+from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
+from grademl_otel.analyzers.comparison.pairs import Pairs, RunPairs, TracePairs
+from grademl_otel.analyzers.comparison.sides import Measured, not_the_same, side_of
+from grademl_otel.analyzers.comparison.types import type_pairs
+from grademl_otel.analyzers.comparison.words import change, quantity, spread_in_words
+from grademl_otel.analyzers.errors import UsageError
+
+BY: Final = ("phase", "type")
+THRESHOLD: Final = 0.01
+"""Part of the step below which a difference does not matter, unless told otherwise."""
+
+_DIFFERS: Final = (MORE, LESS, ONLY_A, ONLY_B)
+_NAMED: Final = 4
+"""Phases that the answer in words names."""
+
+
+def differences(
+    a: Measured, b: Measured, by: str, expressions: Sequence[Expression], threshold: float
+) -> DiffDocument:
+    """Return ``b`` beside ``a``; UsageError where one is a run and the other is not."""
+    pairs: RunPairs | TracePairs
+    if isinstance(a, RunMeasures) and isinstance(b, RunMeasures):
+        pairs = RunPairs(a, b, threshold)
+    elif isinstance(a, TraceMeasures) and isinstance(b, TraceMeasures):
+        pairs = TracePairs(a, b, threshold)
+    else:
+        raise UsageError("one of the two is a run, the other traces of others: there is nothing to compare")
+    results = fail_on(expressions, pairs)
+    found = pairs.all() if by == BY[0] else Pairs([*_step(pairs), *type_pairs(a, b, threshold)])
+    comparisons = judged(found.found)
+    told = [pair.difference(comparisons) for pair in found.found]
+    return DiffDocument(
+        a=side_of(a),
+        b=side_of(b),
+        verdict=_verdict(told, found.found[0], isinstance(a, RunMeasures)),
+        not_the_same=not_the_same(a, b),
+        differences=told,
+        negligible=found.negligible,
+        ranks=_ranks(a, b),
+        comparisons=comparisons,
+        threshold=threshold,
+        results=results,
+    )
+
+
+def _step(pairs: RunPairs | TracePairs) -> list[Pair]:
+    return [pairs.step_time() if isinstance(pairs, RunPairs) else pairs.duration()]
+
+
+def _ranks(a: Measured, b: Measured) -> list[RankPair]:
+    """Return the steady steps rank by rank, where either side has several."""
+    if not (isinstance(a, RunMeasures) and isinstance(b, RunMeasures)):
+        return []
+    ranks = sorted({*a.run.ranks, *b.run.ranks})
+    if len(ranks) < 2 or a.untold() or b.untold():
+        return []
+    pairs = []
+    for rank in ranks:
+        one, other = a.step_p50_of(rank), b.step_p50_of(rank)
+        pairs.append(
+            RankPair(
+                rank,
+                None if one is None else round(one[1]),
+                None if other is None else round(other[1]),
+                0 if one is None else one[0],
+                0 if other is None else other[0],
+            )
+        )
+    return pairs
+
+
+def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:
+    """Return the answer in words: the step (or trace) first, then what makes the difference."""
+    first, rest = told[0], told[1:]
+    unit = "step" if of_runs else "trace"
+    main = [one for one in rest if one.kind in ("phase", "operation", "type", "scope")]
+    differ = [one for one in main if one.verdict in _DIFFERS]
+    named = "; ".join(change(one) for one in differ[:_NAMED])
+    if len(differ) > _NAMED:
+        named += f"; and {len(differ) - _NAMED} more"
+    if lead.reason is not None:
+        lines = [f"No verdict on the {unit}: {lead.reason}."]
+        return [*lines, f"What differs beyond noise: {named}."] if named else lines
+    between = f"{quantity(first.a, first.unit)} in A, {quantity(first.b, first.unit)} in B"
+    also = [one for one in rest if one.kind not in ("phase", "operation", "type", "scope")]
+    others = "Nothing else differs" if not any(one.verdict in _DIFFERS for one in also) else ""
+    if first.verdict in (MORE, LESS):
+        assert first.relative is not None
+        word = "slower" if first.verdict == MORE else "faster"
+        lines = [
+            f"B is {abs(first.relative):.0%} {word} a {unit} ({spread_in_words(first)}): {between}."
+            if abs(first.relative) >= 0.095
+            else f"B is {abs(first.relative):.1%} {word} a {unit} ({spread_in_words(first)}): {between}."
+        ]
+        lines[0] = lines[0].replace("%", " %")
+        if named:
+            tail = f" {others} beyond noise." if others else ""
+            lines.append(f"What makes the difference: {named}.{tail}")
+        elif main:
+            lines.append("No part of it differs beyond noise by itself.")
+        return lines
+    known = {
+        SAME: f"No difference that matters a {unit} ({spread_in_words(first)}): {between}.",
+        NOISE: f"No difference beyond noise a {unit} ({spread_in_words(first)}): {between}.",
+        SLIGHT: f"The difference a {unit} is beyond noise and too little to matter"
+        f" ({spread_in_words(first)}): {between}.",
+    }
+    lines = [known[first.verdict]]
+    if named:
+        lines.append(f"Within it: {named}.")
+    elif others and main:
+        lines.append(f"{others} beyond noise.")
+    return lines
