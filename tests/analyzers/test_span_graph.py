@@ -34,6 +34,7 @@ from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import PathInfo
 from grademl_otel.analyzers.subject import read_subject
 
+from ..support.jaeger_cases import jaeger_document
 from ..support.profiles import AUTOGRAD, BASE_NS, Profile, spans_of
 
 Row = tuple[float, float, str, str, str]
@@ -751,3 +752,16 @@ def test_answers_tell_of_streams_and_devices(tmp_path: FilePath) -> None:
     assert of_key["op b"].slack_ns > 0
     (device,) = document.breakdown
     assert (device.lane, device.compute_ns, device.wall_ns) == ("device 0", 300_000, 350_000)
+
+
+@pytest.mark.parametrize("told", ["see grademl.lane and stream-0.7", "\x7f"], ids=["named", "escaped"])
+def test_spans_that_only_speak_of_lanes_are_no_profile(told: str, tmp_path: FilePath) -> None:
+    """Bytes that may be a lane's are none: an escaped letter, as JSON may write DEL, may hide any key."""
+    document = jaeger_document("A[0,1000) B<A[100,400)")
+    for span in document["data"][0]["spans"]:
+        span["tags"].append({"key": "note", "type": "string", "value": told})
+    source = tmp_path / "trace.json"
+    source.write_text(json.dumps(document))
+    path = critical_path(Query.of(str(source))).found.path
+    assert isinstance(path, PathInfo)
+    assert [one.phase for one in path.sections] == ["A", "B", "A"]

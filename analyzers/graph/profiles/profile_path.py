@@ -24,7 +24,7 @@ from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
 from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
 from grademl_otel.analyzers.graph.trees.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.walk import Walker
-from grademl_otel.analyzers.model.columns import SpanColumns
+from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.sources.formats.kineto_values import KINETO
 
 _LANE: Final = semconv.LANE.encode()
@@ -101,8 +101,17 @@ def _of_others(spans: SpanColumns, roots: Sequence[int]) -> list[int]:
     return [
         root
         for root in roots
-        if not unnamed[traces[root]] and some[traces[root]] and semconv.RUN_ID not in spans.resource(root)
+        if not unnamed[traces[root]]
+        and some[traces[root]]
+        and semconv.RUN_ID not in spans.resource(root)
+        and _in_streams(spans, np.flatnonzero(traces == traces[root]))
     ]
+
+
+def _in_streams(spans: SpanColumns, members: IntArray) -> bool:
+    """Return whether all ``members`` do name a lane, some of them a stream: their bytes tell what may be."""
+    lanes = [spans.attributes(ix).get(semconv.LANE) for ix in members.tolist()]
+    return all(isinstance(lane, str) for lane in lanes) and any(lane.startswith(STREAM) for lane in lanes)
 
 
 def paths_of_traces(
