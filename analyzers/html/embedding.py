@@ -14,7 +14,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from grademl_otel.analyzers.printable import clean, clean_json
-from grademl_otel.analyzers.reporting.document import Document, to_dict, to_json
+from grademl_otel.analyzers.reporting.document import Document, to_dict
 from grademl_otel.analyzers.secrecy import hidden
 
 HEAD: Final = 90
@@ -23,8 +23,6 @@ TAIL: Final = 28
 MOST: Final = 1_000
 """Characters of a name that the page holds at all."""
 ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
-_LARGE: Final = 1_500_000
-"""Characters of a document that are unusual, unless names in it are."""
 
 
 def printable(value: object) -> object:
@@ -55,24 +53,14 @@ def brief(text: str) -> Markup:
 
 
 def document_json(document: Document) -> Markup:
-    """Return ``document`` as JSON within a page; names that would make the page large are cut."""
-    text = to_json(document, indent=False)
-    if len(text) > _LARGE:
-        text = _text_of(_cut(to_dict(document)))
-    return _within_script(text)
+    """Return ``document`` as JSON within a page: the same, but of a long name the first `MOST` characters."""
+    return plain_json(_cut(to_dict(document)))
 
 
 def plain_json(value: Mapping[str, Any]) -> Markup:
     """Return ``value`` as JSON within a page."""
-    return _within_script(_text_of(value))
-
-
-def _text_of(value: Any) -> str:
-    return clean_json(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
-
-
-def _within_script(text: str) -> Markup:
-    """Return JSON such that nothing in it ends the script element that it is in: the same values."""
+    text = clean_json(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    # Nothing may end the script element that it is in, nor begin a comment. The values are the same.
     for special in "<>&":
         text = text.replace(special, f"\\u{ord(special):04x}")
     return Markup(text)

@@ -57,8 +57,8 @@ class Front:
     title: str
     kind: str
     """``run`` or ``traces``."""
-    subject: str
-    """What it is, in a line below its name."""
+    subject: Sequence[str]
+    """What it is, a fact each, in a line below its name."""
     facts: Sequence[tuple[str, str]]
     """(name, value)."""
     ended: Sequence[Ended]
@@ -89,7 +89,7 @@ def front(about: Subject, document: ReportDocument) -> Front:
     return Front(
         title=_title(document),
         kind="traces" if document.source.run is None else "run",
-        subject=" · ".join(header.subject(document)[1:]),
+        subject=header.subject(document)[1:],
         facts=_facts(about, document),
         ended=ended[:ENDED],
         more_ended=max(0, len(ended) - ENDED),
