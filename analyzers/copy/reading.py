@@ -23,7 +23,7 @@ from grademl_otel.analyzers.copy.manifest import SCHEMA
 from grademl_otel.analyzers.copy.stream import rows_of
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.raw import Form, IntArray, RawColumn
-from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.batch import CodedNames, LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.forms import form_named
 from grademl_otel.analyzers.sources.formats.otlp_values import otlp_attributes, otlp_scope
@@ -168,10 +168,9 @@ def _batch(
     numbers["resource_ix"] = np.array(resources, np.int32)[numbers["resource_ix"]]
     numbers["scope_ix"] = np.array([*scopes, -1], np.int32)[numbers["scope_ix"]]  # the last is that of -1
     names = columns["name"]
-    words = np.array(names.dictionary.to_pylist(), object)
     return SpanBatch(
         **numbers,
-        names=words[numbers_of(names.indices)].tolist(),
+        names=CodedNames(numbers_of(names.indices), names.dictionary.to_pylist()),
         attributes=attributes,
         events=events,
         links=_link_batch(columns["links"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,26 @@ import numpy.typing as npt
 from grademl_otel.analyzers.model.raw import IntArray, RawColumn
 
 IdArray = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class CodedNames(Sequence[str]):
+    """Names of spans by number, for who reads them so: a million of few make no million of objects."""
+
+    codes: npt.NDArray[np.int32]
+    words: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> CodedNames: ...
+    def __getitem__(self, at: int | slice) -> str | CodedNames:
+        if isinstance(at, slice):
+            return CodedNames(self.codes[at], self.words)
+        return self.words[int(self.codes[at])]
 
 
 @dataclass(frozen=True)

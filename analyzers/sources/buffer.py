@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray, Ledger, Links, SpanColumns
-from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch
+from grademl_otel.analyzers.sources.batch import CodedNames, IdArray, LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.parents import repeats, resolve
 from grademl_otel.analyzers.sources.parts import Arrays, Parts
 
@@ -183,6 +183,15 @@ class SpanBuilder:
 
     def _name_ix(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
         known = self._names
+        if isinstance(names, CodedNames):
+            codes, number = names.codes, np.zeros(len(names.words), np.int32)
+            first = np.full(len(names.words), -1, np.int64)
+            # Of what is written to one place the last stays: the first row of each word.
+            first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+            used = np.flatnonzero(first >= 0)
+            for word in used[np.argsort(first[used])].tolist():
+                number[word] = known.setdefault(names.words[word], len(known))
+            return number[codes]
         for name in dict.fromkeys(names):
             known.setdefault(name, len(known))
         return np.fromiter(map(known.__getitem__, names), np.int32, len(names))
