@@ -15,7 +15,7 @@ from grademl_otel.config import VARIABLES, Variable
 from .analyzers.test_tree_path import CASES
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = ("grademl_otel", "instrumentations", "resource_detectors", "analyzers", "tools", "collector-config")
 
 
@@ -35,7 +35,7 @@ def test_no_variable_is_undocumented() -> None:
     assert used - documented == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_paths_lead_somewhere(document: Path) -> None:
     text = document.read_text()
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):

@@ -76,7 +76,12 @@ def report(**options: Any) -> Outcome:
 @time_options
 @output_options("text", "json", "jsonl", "csv", "markdown")
 def runs(**options: Any) -> Outcome:
-    """List runs and attempts, and the services of other traces."""
+    """List runs and attempts, and the services of other traces.
+
+    \b
+    grademl runs                                    those of ./grademl-runs, the latest first
+    grademl runs jaeger://jaeger --since 1d -f csv  what went on since yesterday, as a table
+    """
     from grademl_otel.analyzers import answers
     from grademl_otel.analyzers.cli.answering import outcome
 
@@ -93,6 +98,7 @@ def ranks(**options: Any) -> Outcome:
     """Compare the ranks of a run: who arrives last, by how much, with what; waiting, transfer, overlap.
 
     \b
+    grademl ranks                                   of the latest run of ./grademl-runs
     grademl ranks jaeger://jaeger --run 3f2a
     """
     from grademl_otel.analyzers import answers
@@ -102,7 +108,7 @@ def ranks(**options: Any) -> Outcome:
     return of_attempts(answers.ranks, take_query(options), style)
 
 
-@grademl.command("critical-path", short_help="What set the duration (alias: path).")
+@grademl.command("critical-path", short_help="What set the duration.")
 @source_options
 @selection_options
 @time_options

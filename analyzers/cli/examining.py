@@ -31,6 +31,7 @@ def doctor(**options: Any) -> Outcome:
     Without SOURCE: the local runs, and whether recording works here.
 
     \b
+    grademl doctor                                  the local runs, and whether recording works here
     grademl doctor jaeger://jaeger --header 'Authorization=Bearer ...'
     """
     # Loaded here: no other command needs it.

@@ -25,6 +25,10 @@ class DefaultGroup(click.Group):
         """Let ``alias`` run the command ``name``."""
         self._aliases[alias] = name
 
+    def aliases_of(self, name: str) -> list[str]:
+        """Return the other words for the command ``name``."""
+        return [alias for alias, meant in self._aliases.items() if meant == name]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing and not args:  # a shell asks what may come: commands, too
             return super().parse_args(ctx, args)

@@ -634,25 +634,15 @@ def test_importing_the_analyzers_loads_nothing_heavy() -> None:
 
 def test_help_lists_what_exists_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(grademl, click.Group)
-    assert sorted(grademl.commands) == [
-        "critical-path", "doctor", "export", "pull", "push", "ranks", "report", "runs",
-    ]  # fmt: skip
     assert sorted(COMMANDS) == grademl.names
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
-    assert "critical-path" in text
+    assert set(grademl.commands) == set(
+        re.findall(r"^  ([a-z-]+)  +\S", text.partition("Commands:")[2], re.M)
+    )
     assert "what-if" not in text
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("grademl ")
-
-
-@pytest.mark.parametrize(
-    "name", [[], ["critical-path"], ["doctor"], ["export"], ["pull"], ["push"], ["ranks"]]
-)
-def test_help_has_an_example(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*name, "--help"]) == 0
-    text = capsys.readouterr().out.partition("Options:")[0]
-    assert re.search(r"^  grademl .*(jaeger|grademl-runs)", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -664,7 +654,7 @@ def test_what_takes_one_attempt_refuses_all(command: list[str], capsys: pytest.C
     assert "one attempt at a time" in line
 
 
-@pytest.mark.parametrize("name", ["what-if", "diff", "query", "export"])
+@pytest.mark.parametrize("name", ["what-if", "resources", "live"])
 def test_commands_of_other_versions_do_not_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = failure(capsys, name)
     assert code in (errors.EXIT_USAGE, errors.EXIT_SOURCE)
