@@ -18,13 +18,13 @@ POINTS: Final = 6
 """In one request of `request`."""
 
 
-def request(run: str, at: int = 0, points: int = 1) -> ExportMetricsServiceRequest:
+def request(run: str, at: int = 0, points: int = 1, attempt: int = 1) -> ExportMetricsServiceRequest:
     """Metrics of all kinds of a process of ``run``, ``at`` s later; so many points of its gauge."""
     made = ExportMetricsServiceRequest()
     group = made.resource_metrics.add(schema_url="https://example.test/1")
     for key, value in (("service.name", "trainer"), (semconv.RUN_ID, run)):
         group.resource.attributes.add(key=key).value.string_value = value
-    group.resource.attributes.add(key=semconv.ATTEMPT).value.int_value = 1
+    group.resource.attributes.add(key=semconv.ATTEMPT).value.int_value = attempt
     scope = group.scope_metrics.add()
     scope.scope.name, scope.scope.version = "meter", "1.0"
     time = T0 + at * 10**9
