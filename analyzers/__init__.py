@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.api import (
+        check,
         critical_path,
         dependency_graph,
+        diff,
         doctor,
         execution_model,
         pull,
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.selection import StepRange
 
 _HOMES = {
+    "check": "api",
     "critical_path": "api",
     "dependency_graph": "api",
+    "diff": "api",
     "doctor": "api",
     "execution_model": "api",
     "pull": "api",
@@ -45,8 +49,10 @@ __all__ = [
     "ClockRule",
     "GrademlError",
     "StepRange",
+    "check",
     "critical_path",
     "dependency_graph",
+    "diff",
     "doctor",
     "execution_model",
     "pull",

@@ -30,6 +30,7 @@ from grademl_otel.analyzers.subject import read_subject
 if TYPE_CHECKING:
     import networkx as nx
 
+    from grademl_otel.analyzers.comparison.document import CheckDocument, DiffDocument
     from grademl_otel.analyzers.copy.pull import Pulled
     from grademl_otel.analyzers.copy.push import Pushed
     from grademl_otel.analyzers.execution import ExecutionModel
@@ -101,6 +102,42 @@ def push(
     from grademl_otel.analyzers.copying import pushed
 
     return _told(pushed(_query(source, options), endpoint, headers or {}, verify, look))
+
+
+def diff(
+    a: Address = None,
+    b: Address = None,
+    *,
+    by: str = "phase",
+    fail_on: Sequence[str] = (),
+    threshold: float = 0.01,
+    options_a: Mapping[str, Any] | None = None,
+    options_b: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> DiffDocument:
+    """Return ``b`` beside ``a``: sources, or ``SOURCE#RUN``; ``options_a`` and ``options_b`` are of one side.
+
+    With one source and no choice of its sides, ``b`` is the latest run in it and ``a`` the one before.
+    ``by`` is phase or type; ``fail_on`` are limits as ``step_time>5%``, whose results are in the answer;
+    differences below ``threshold`` of the step do not matter.
+    """
+    from grademl_otel.analyzers.comparison import ask
+
+    sources = [None if source is None else fspath(source) for source in (a, a if b is None else b)]
+    first, second = (
+        ask.query_of(source, **{**options, **(own or {})})
+        for source, own in zip(sources, (options_a, options_b), strict=True)
+    )
+    if b is None and first == second:
+        first, second = ask.latest_two(first)
+    return _whole(ask.diff(first, second, by=by, fail_on=fail_on, threshold=threshold))
+
+
+def check(source: Address = None, expressions: Sequence[str] = (), **options: Any) -> CheckDocument:
+    """Return of each of ``expressions``, as ``data.wait<10%``, whether it holds of ``source``."""
+    from grademl_otel.analyzers.comparison import ask
+
+    return _whole(ask.check(_query(source, options), expressions))
 
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 BY: Final = ("phase", "type")
 THRESHOLD: Final = 0.01
 
-_RUN_OF_SOURCE: Final = re.compile(r"(.*)#([0-9a-fA-F]{1,32}|latest)")
 _FORMS: Final = ("text", "json", "jsonl", "csv", "markdown", "junit")
 
 
@@ -128,7 +125,7 @@ def _outcome(answer: Answer[DiffDocument] | Answer[CheckDocument], style: Style)
 
 def _both(options: dict[str, Any]) -> tuple[Query, Query]:
     """Return the queries of A and B."""
-    from grademl_otel.analyzers.comparison.ask import latest_two
+    from grademl_otel.analyzers.comparison.ask import latest_two, split_run
 
     given = options.pop("sources")
     if len(given) > 2:
@@ -157,14 +154,6 @@ def _of_side(name: str, value: Any, number: int) -> Any:
     if name == "traces":
         return () if chosen is None else (chosen,)
     return chosen
-
-
-def split_run(source: str | None) -> tuple[str | None, str | None]:
-    """Return (source, run) of ``SOURCE#RUN``; no run where there is none in it, or a file is called so."""
-    found = _RUN_OF_SOURCE.fullmatch(source or "")
-    if found is None or Path(source or "").exists() or found[1].startswith(("http://", "https://")):
-        return source, None
-    return found[1] or None, found[2]
 
 
 def _source_and_expressions(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:

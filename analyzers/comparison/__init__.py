@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs beside each other (`grademl diff`), and one run held against what is expected (`grademl check`)."""
+"""Two runs beside each other (`grademl diff`), and one held against what is expected (`grademl check`)."""

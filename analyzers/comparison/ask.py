@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grademl_otel.analyzers.answers import Answer, broken_off
 from grademl_otel.analyzers.comparison import limits
@@ -32,6 +33,7 @@ from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.subject import open_query, read_subject
 
+_RUN_OF_SOURCE: Final = re.compile(r"(.*)#([0-9a-fA-F]{1,32}|latest)")
 _MOST_EXPRESSIONS: Final = 1_000
 _ALONE: Final = "complete"
 """The one expression without an operator."""
@@ -97,6 +99,24 @@ def reservation(answer: Answer[DiffDocument] | Answer[CheckDocument], strict: bo
         first = doubtful[0]
         return NothingFound(f"{len(doubtful)} of {count} not known: {first.expression}: {first.reason}")
     return None
+
+
+def query_of(source: str | None, **options: Any) -> Query:
+    """Return the query of one side, whose ``source`` may be ``SOURCE#RUN``."""
+    place, run = split_run(source)
+    if run is not None:
+        if options.get("run") is not None:
+            raise UsageError(f"{source} names a run, and so does --run; give one of them")
+        options["run"] = None if run == "latest" else run
+    return Query.of(place, **options)
+
+
+def split_run(source: str | None) -> tuple[str | None, str | None]:
+    """Return (source, run) of ``SOURCE#RUN``; no run where there is none in it, or a file is called so."""
+    found = _RUN_OF_SOURCE.fullmatch(source or "")
+    if found is None or Path(source or "").exists() or found[1].startswith(("http://", "https://")):
+        return source, None
+    return found[1] or None, found[2]
 
 
 def latest_two(query: Query) -> tuple[Query, Query]:

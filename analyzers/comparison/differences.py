@@ -23,11 +23,12 @@ from grademl_otel.analyzers.comparison.judging import Pair, judged
 from grademl_otel.analyzers.comparison.limits import fail_on
 from grademl_otel.analyzers.comparison.of_run import RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
-from grademl_otel.analyzers.comparison.pairs import Pairs, RunPairs, TracePairs
+from grademl_otel.analyzers.comparison.pairs import Pairs, RunPairs, TracePairs, steadier
 from grademl_otel.analyzers.comparison.sides import Measured, not_the_same, side_of
 from grademl_otel.analyzers.comparison.types import type_pairs
 from grademl_otel.analyzers.comparison.words import change, quantity, spread_in_words
 from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.units import percent
 
 BY: Final = ("phase", "type")
 THRESHOLD: Final = 0.01
@@ -68,7 +69,7 @@ def differences(
 
 
 def _step(pairs: RunPairs | TracePairs) -> list[Pair]:
-    return [pairs.step_time() if isinstance(pairs, RunPairs) else pairs.duration()]
+    return [steadier(pairs.step_time if isinstance(pairs, RunPairs) else pairs.duration)]
 
 
 def _ranks(a: Measured, b: Measured) -> list[RankPair]:
@@ -111,12 +112,8 @@ def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:
     if first.verdict in (MORE, LESS):
         assert first.relative is not None
         word = "slower" if first.verdict == MORE else "faster"
-        lines = [
-            f"B is {abs(first.relative):.0%} {word} a {unit} ({spread_in_words(first)}): {between}."
-            if abs(first.relative) >= 0.095
-            else f"B is {abs(first.relative):.1%} {word} a {unit} ({spread_in_words(first)}): {between}."
-        ]
-        lines[0] = lines[0].replace("%", " %")
+        by = percent(abs(first.relative))
+        lines = [f"B is {by} {word} a {unit} ({spread_in_words(first)}): {between}."]
         if named:
             tail = f" {others} beyond noise." if others else ""
             lines.append(f"What makes the difference: {named}.{tail}")

@@ -64,6 +64,11 @@ class Pair:
         return None
 
     @property
+    def enough(self) -> bool:
+        """Whether both sides have enough values."""
+        return all(one.sample is not None and not self._too_few(one) for one in (self.a, self.b))
+
+    @property
     def told(self) -> bool:
         """Whether both numbers can be shown beside each other, though nothing can be said of their noise."""
         return self.refused is None and self.a.known and self.b.known
@@ -78,7 +83,7 @@ class Pair:
     def _too_few(self, quantity: Quantity) -> str | None:
         if quantity.sample is None:
             return "it was measured once" if quantity.once else "it is a count"
-        return too_few(quantity, _NOUNS.get(self.kind, "step"))
+        return too_few_for(quantity, _NOUNS.get(self.kind, "step"))
 
     def difference(self, comparisons: int) -> Difference:
         """Return the two beside each other, with the interval as one of so many ``comparisons``."""
@@ -104,7 +109,7 @@ class Pair:
             n_a=self.a.n,
             n_b=self.b.n,
             difference=_rounded(change, self.a.unit),
-            interval=None if low_high is None else [_whole(end, self.a.unit) for end in low_high],
+            interval=None if low_high is None else [in_unit(end, self.a.unit) for end in low_high],
             relative=relative,
             relative_interval=scale,
             verdict=verdict,
@@ -112,15 +117,18 @@ class Pair:
         )
 
 
-def too_few(quantity: Quantity, noun: str = "step") -> str | None:
+def too_few(units: int, noun: str = "step") -> str | None:
+    """Return that so many steps, or what the ``noun`` says, are too few to conclude anything; None if not."""
+    return f"too few {noun}s ({units:,})" if units < FEW_STEPS else None
+
+
+def too_few_for(quantity: Quantity, noun: str = "step") -> str | None:
     """Return why there are too few values to tell the noise of ``quantity``, a sample; None where not."""
     assert quantity.sample is not None
     units, quantile = len(quantity.sample), quantity.statistic.quantile
-    if units < FEW_STEPS:
-        return f"too few {noun}s ({units:,})"
     if quantile is not None and units * min(quantile, 1 - quantile) < _FEWEST_BEYOND:
-        return f"too few {noun}s ({units:,}) for p{quantile * 100:.0f}"
-    return None
+        return too_few(units, noun) or f"too few {noun}s ({units:,}) for p{quantile * 100:.0f}"
+    return too_few(units, noun)
 
 
 def _verdict(low_high: tuple[float, float], a: float, b: float, matters: float) -> str:
@@ -147,8 +155,9 @@ def _number(quantity: Quantity) -> float | None:
 
 
 def _rounded(value: float | None, unit: str) -> Number | None:
-    return None if value is None else _whole(value, unit)
+    return None if value is None else in_unit(value, unit)
 
 
-def _whole(value: float, unit: str) -> Number:
+def in_unit(value: float, unit: str) -> Number:
+    """Return ``value`` as answers have it: ns and counts are integers."""
     return round(value) if unit in (NS, COUNT) else value

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from grademl_otel.analyzers.comparison.asked import pair, quantity
 from grademl_otel.analyzers.comparison.document import FAILED, NOT_KNOWN, PASSED, Number, Result
-from grademl_otel.analyzers.comparison.expressions import POINTS, SHARE, Expression
-from grademl_otel.analyzers.comparison.judging import Pair, judged, too_few
-from grademl_otel.analyzers.comparison.measures import COUNT, NS, TRUTH, Quantity
+from grademl_otel.analyzers.comparison.expressions import SHARE, Expression
+from grademl_otel.analyzers.comparison.judging import Pair, in_unit, judged, too_few, too_few_for
+from grademl_otel.analyzers.comparison.measures import COUNT, TRUTH, Quantity
 from grademl_otel.analyzers.comparison.of_run import SCOPES, RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
 from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs
@@ -24,36 +24,35 @@ def check(expression: Expression, found: RunMeasures | TraceMeasures) -> Result:
     number = asked.number
     if number is None:
         return _result(expression, NOT_KNOWN, asked.unit, reason=asked.reason)
-    few = (
-        None
-        if asked.sample is None
-        else too_few(asked, "step" if isinstance(found, RunMeasures) else "trace")
-    )
-    if few is not None and expression.name not in SCOPES:
+    few = None
+    if asked.sample is not None and expression.name not in SCOPES:  # one checkpoint is as long as it is
+        few = too_few(len(asked.sample), "step" if isinstance(found, RunMeasures) else "trace")
+    if few is not None:
         return _result(expression, NOT_KNOWN, asked.unit, reason=few)
-    status = PASSED if expression.holds(number) else FAILED
-    low_high = None if few is not None else _interval(asked)  # one checkpoint is as long as it is
+    value: Number | str | bool = number
+    if asked.unit == TRUTH:
+        value = bool(number)
+    elif not isinstance(number, str):
+        value = in_unit(number, asked.unit)
+    low_high = _interval(asked)
     note = None
     if low_high is not None and expression.value is not None:
         low, high = low_high
         note = UP_TO_CHANCE if low <= expression.value.number <= high and low < high else None
     return _result(
         expression,
-        status,
+        PASSED if expression.holds(number) else FAILED,
         asked.unit,
-        bool(number)
-        if asked.unit == TRUTH
-        else number
-        if isinstance(number, str)
-        else _whole(number, asked.unit),
-        None if low_high is None else [_whole(end, asked.unit) for end in low_high],
+        value,
+        None if low_high is None else [in_unit(end, asked.unit) for end in low_high],
         n=asked.n,
         reason=note,
     )
 
 
 def _interval(asked: Quantity) -> tuple[float, float] | None:
-    if asked.sample is None:
+    """Return the interval of a value; None where nothing tells its noise."""
+    if asked.sample is None or too_few_for(asked) is not None:
         return None
     found = spread(asked.sample, asked.statistic)
     return interval(found) if found.known else None
@@ -76,13 +75,10 @@ def _held(expression: Expression, found: Pair, comparisons: int) -> Result:
     if told.difference is None or (told.interval is None and not exact):
         return _result(expression, NOT_KNOWN, told.unit, reason=told.reason)
     assert expression.value is not None
-    limit = expression.value.number
     relative = expression.value.kind == SHARE
     if relative and told.relative is None:
         return _result(expression, NOT_KNOWN, told.unit, reason="A has none of it: there is no part of that")
     scale = float(told.a) if relative and told.a is not None else 1.0
-    if expression.value.kind == POINTS:
-        scale = 1.0
     measured = told.difference / scale
     ends = [measured, measured] if told.interval is None else [end / scale for end in told.interval]
     beyond = ends[0] > 0 or ends[1] < 0
@@ -117,7 +113,3 @@ def _result(
     reason: str | None = None,
 ) -> Result:
     return Result(expression.text, expression.measure, status, unit, value, interval, relative, n, reason)
-
-
-def _whole(value: float, unit: str) -> Number:
-    return round(value) if unit in (NS, COUNT) else value

@@ -37,37 +37,41 @@ class Measure:
 
 MEASURES: Final = (
     Measure("step_time", RUNS, NS, "a steady training step, without checkpoints and compilations in it",
-            "steps, 20 for a comparison"),
-    Measure("<phase>", RUNS, NS, "this phase in a steady step (`data.wait`, `forward`, `gc`, your own); "
-            "with `%`: its share of the step", "a level at which it is measured"),
+            "20 steady steps"),
+    Measure("<phase>", RUNS, NS, "this phase in a steady step (`data.wait`, `forward`, `gc`, your own); in "
+            "`check` with `%`: its share of the step", "a level at which it is measured"),
     Measure("samples_per_s", RUNS, RATE, "samples trained on a second, all ranks together",
-            "steps with detail that tell their samples"),
+            "steps with detail that tell equally many samples"),
     Measure("<scope>", RUNS, NS, "one `checkpoint.save`, `checkpoint.load`, `compile`, `evaluate`, `epoch`",
-            "20 of them for a comparison"),
+            "20 of them for `diff`"),
     Measure("path(<phase>)", RUNS, FRACTION, "its share of the critical path within steady steps"),
-    Measure("budget(<part>)", RUNS, NS, "this part of the lane budget, on the rank with most of it; with `%`: "
-            "its share of the wall time", "not in a comparison: it is measured once"),
-    Measure("exposed_wait", RUNS, FRACTION, "the part of the steady steps in which the device had nothing to do "
-            "while the trainer waited for data", "at most 20 % of the waiting unknown; not in a comparison"),
+    Measure("budget(<part>)", RUNS, NS, "this part of the lane budget, on the rank with most of it; in "
+            "`check` with `%`: its share of the wall time", "`check`: it is measured once"),
+    Measure("exposed_wait", RUNS, FRACTION, "part of the steady steps in which the device had nothing to do "
+            "while they waited for data", "`check`; at most 20 % of the waiting unknown"),
     Measure("wall", RUNS, NS, "from the first start to the last end of a rank",
-            "not in a comparison: it is measured once"),
+            "`check`: it is measured once"),
     Measure("steps", RUNS, COUNT, "training steps of the rank with most of them"),
     Measure("ranks", RUNS, COUNT, "ranks of which something is here"),
-    Measure("ended", RUNS, WORDS, "how the ranks ended, the worst: `killed`, `exception`, `unknown`, `exit`"),
-    Measure("findings", RUNS, COUNT, "warnings and critical findings of the report"),
+    Measure("ended", RUNS, WORDS, "how the ranks ended, the worst: `killed`, `exception`, `unknown`, `exit`",
+            "`check`"),
+    Measure("findings", RUNS, COUNT, "warnings and critical findings of the report",
+            "`check`; that all rules could be judged"),
     Measure("finding(<id>)", RUNS, WORDS, "severity of this finding: `critical`, `warning`, `info`, `none`",
-            "that its rule could be judged"),
-    Measure("tracer", RUNS, FRACTION, "what recording cost, of the wall time", "the end of the run"),
+            "`check`; that its rule could be judged"),
+    Measure("tracer", RUNS, FRACTION, "what recording cost, of the wall time",
+            "`check`; the end of the run"),
     Measure("dropped", RUNS, COUNT, "marks that the recorder lost"),
-    Measure("duration", TRACES, NS, "a trace, from the start of its root to its end", "20 traces for a comparison"),
-    Measure("<operation>", TRACES, NS, "a span of this name, as `GET /cart`; `service operation` where several "
-            "services have it", "20 of them for a comparison"),
-    Measure("path(<operation>)", TRACES, FRACTION, "its share of all critical paths"),
-    Measure("errors", TRACES, FRACTION, "traces whose root has the status error"),
-    Measure("errors(<operation>)", TRACES, FRACTION, "spans of this name with the status error"),
+    Measure("duration", TRACES, NS, "a trace, from the start of its root to its end", "20 traces"),
+    Measure("<operation>", TRACES, NS, "a span of this name, as `GET /cart`; `service GET /cart` is that of "
+            "one service, `GET /cart (client)` of one kind", "20 traces that have it"),
+    Measure("path(<operation>)", TRACES, FRACTION, "its share of all critical paths", "20 traces"),
+    Measure("errors", TRACES, FRACTION, "traces whose root has the status error", "20 traces"),
+    Measure("errors(<operation>)", TRACES, FRACTION, "spans of this name with the status error",
+            "20 traces that have it"),
     Measure("traces", TRACES, COUNT, "traces that match"),
-    Measure("complete", ANY, TRUTH, "that nothing expected is missing (stands alone)",
-            "counts that tell: other traces than runs have none"),
+    Measure("complete", ANY, TRUTH, "that nothing expected is missing; stands alone",
+            "`check`; counts that tell: traces of others have none"),
     Measure("orphans", ANY, COUNT, "spans whose parent is not here"),
     Measure("spans", ANY, COUNT, "spans that arrived"),
 )  # fmt: skip

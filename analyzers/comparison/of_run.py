@@ -76,7 +76,7 @@ class RunMeasures:
 
     @cached_property
     def _pieces(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Column (index into the steady rows), name, outermost name and length of the pieces of steady steps."""
+        """Column (index into the steady rows), name, outermost name and length of the pieces in steps."""
         main = activities(self.run).main
         place = np.full(len(self.run.steps) + 1, -1, np.int64)  # the last: outside of rows
         place[self.rows] = np.arange(len(self.rows))
@@ -165,10 +165,10 @@ class RunMeasures:
         samples = self.samples
         if samples is None:
             return unknown(RATE, "the steps with detail do not tell equally many samples")
-        values = np.divide(
-            samples * len(self.run.ranks) * 1e9, self._step_ns, out=np.zeros(len(self.rows)),
-            where=self._step_ns > 0,
-        )  # fmt: skip
+        of_all = np.full(len(self.rows), samples * len(self.run.ranks) * 1e9)
+        if statistic.quantile is None:
+            return self._of_rows(RATE, of_all, statistic, over=self._step_ns)
+        values = np.divide(of_all, self._step_ns, out=np.zeros(len(self.rows)), where=self._step_ns > 0)
         return self._of_rows(RATE, values, statistic)
 
     @cached_property
@@ -218,7 +218,9 @@ class RunMeasures:
         number of the step; and how many steps there are.
         """
         sections = run_path(self.run, self.about.query.inferred).sections
-        steady = np.unique(self.run.steps.step[self.rows])
+        # The first batch of a pass waits for the workers to start, and counts against nobody.
+        later = self.rows[self.run.steps.item_batch[self.rows] != 0]
+        steady = np.unique(self.run.steps.step[later])
         at = np.flatnonzero(np.isin(sections.step, steady))
         unit = np.searchsorted(steady, sections.step[at])
         length = sections.duration[at].astype(np.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be measured of traces that are no run of ours, by name; docs/comparing.md tells what each means."""
+"""What can be measured of traces of others, by name; docs/comparing.md tells what each means."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TraceMeasures:
 
     @cached_property
     def _members(self) -> tuple[IntArray, IntArray]:
-        """The spans with possible times of the whole traces, and the number of the trace of each in `_order`."""
+        """Spans with possible times of the whole traces, and the number of each one's trace in `_order`."""
         number = np.full(int(self.spans.trace_ix.max(initial=-1)) + 1, -1, np.int64)
         number[self.spans.trace_ix[self.paths.roots[self._order]]] = np.arange(len(self._order))
         unit = number[self.spans.trace_ix]

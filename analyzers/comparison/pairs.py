@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from grademl_otel import semconv as sc
@@ -11,7 +13,7 @@ from grademl_otel.analyzers.comparison.judging import Pair
 from grademl_otel.analyzers.comparison.measures import Quantity
 from grademl_otel.analyzers.comparison.of_run import SCOPES, RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import Operation, TraceMeasures, title
-from grademl_otel.analyzers.comparison.resampling import MEDIAN, Statistic
+from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Statistic
 from grademl_otel.analyzers.graph.device import is_asynchronous
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.runs.main_lane import START_UP
@@ -23,6 +25,8 @@ _OF_RANKS: Final = frozenset({sc.COLLECTIVE, sc.COLLECTIVE_WAIT, *COLLECTIVE_PAR
 _ON_PATH: Final = 8
 """Phases of the critical path that are compared at most, the longest."""
 _OPERATIONS: Final = 50
+_EDGE: Final = 3.0
+"""Of noise around one length the median spreads 1.25 times as much as the mean; so many times: around two."""
 
 
 @dataclass
@@ -42,10 +46,14 @@ class RunPairs:
         self._same_ranks = len(a.run.ranks) == len(b.run.ranks)
 
     def all(self) -> Pairs:
-        """Return the step, its phases, the critical path, what is outside of steps, the whole."""
-        pairs = Pairs([self.step_time(), self.step_time(P95), self.samples_per_s()])
+        """Return the step, its phases, the critical path, what is outside of steps, the whole.
+
+        Of steps that take turns between two lengths the median is on the edge of either, and the mean is
+        told.
+        """
+        pairs = Pairs([steadier(self.step_time), self.step_time(P95), steadier(self.samples_per_s)])
         for phase in self._phases():
-            pair = self.phase(phase)
+            pair = steadier(partial(self.phase, phase))
             larger = max(_value(pair.a), _value(pair.b))
             if pair.refused is None and pair.a.known and pair.b.known and larger < pair.matters:
                 pairs.negligible.append(phase)
@@ -144,7 +152,7 @@ class TracePairs:
 
     def all(self) -> Pairs:
         """Return the traces, their errors, and the operations with most time."""
-        pairs = Pairs([self.duration(), self.duration(P95), self.errors()])
+        pairs = Pairs([steadier(self.duration), self.duration(P95), self.errors()])
         operations = dict.fromkeys([*self.a.operations()[:_OPERATIONS], *self.b.operations()[:_OPERATIONS]])
         for of in operations:
             pairs.found.append(self.operation(title(of), [of], [of]))
@@ -181,6 +189,20 @@ class TracePairs:
     def _there(side: TraceMeasures, which: list[Operation]) -> list[Operation]:
         there = set(side.operations())
         return [of for of in which if of in there]
+
+
+def steadier(make: Callable[[Statistic], Pair]) -> Pair:
+    """Return the pair of medians; that of means where the median of either side spreads much more."""
+    median = make(MEDIAN)
+    if median.reason is not None and median.refused is None and median.told and median.enough:
+        return make(MEAN)  # it depends too much on single steps
+    if median.reason is not None:
+        return median
+    mean = make(MEAN)
+    if mean.reason is not None:
+        return median
+    pairs = zip(median.spreads, mean.spreads, strict=True)
+    return mean if any(one.width > _EDGE * other.width for one, other in pairs) else median
 
 
 def _named(name: str, statistic: Statistic) -> str:

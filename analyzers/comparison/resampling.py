@@ -32,7 +32,7 @@ _SEED: Final = 20_260_101
 _MOST_GROUPS: Final = 1_024
 """Of longer runs so many stretches of steps are drawn in place of steps."""
 _LONGER: Final = 2
-"""Blocks are so many times as long as those with the least error: what errs less is too narrow an interval."""
+"""Blocks are so many times as long as those that err least: these make intervals a little too narrow."""
 _CELLS: Final = 256
 _REACH: Final = 8.0
 """Standard errors around a quantile within which it is looked for."""
@@ -84,6 +84,12 @@ class Spread:
     def known(self) -> bool:
         """Whether there are enough of them."""
         return self.blocks >= FEWEST_BLOCKS
+
+    @property
+    def width(self) -> float:
+        """How far apart the middle 95 % of the replicates are."""
+        low, high = np.quantile(self.deviation, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+        return float(high - low)
 
 
 def spread(sample: Sample, statistic: Statistic, stream: int = 0) -> Spread:

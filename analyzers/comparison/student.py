@@ -13,7 +13,7 @@ _WIDEST: Final = 1e6
 
 
 def two_sided(alpha: float, freedom: int) -> float:
-    """Return t such that \\|T\\| exceeds it with probability ``alpha``, for ``freedom`` (1 or more) degrees."""
+    """Return t that T exceeds, on either side, with probability ``alpha``; for 1 or more degrees."""
     if freedom >= _NORMAL_FROM:
         return NormalDist().inv_cdf(1 - alpha / 2)
     low, high = 0.0, _WIDEST
@@ -27,7 +27,7 @@ def two_sided(alpha: float, freedom: int) -> float:
 
 
 def _inside(t: float, freedom: int) -> float:
-    """Return the probability of \\|T\\| <= ``t``: Abramowitz and Stegun (1964), 26.7.3 and 26.7.4."""
+    """Return the probability that T is within ``t``: Abramowitz and Stegun (1964), 26.7.3 and 26.7.4."""
     theta = atan(t / sqrt(freedom))
     odd = freedom % 2
     term, total = (cos(theta) if odd else 1.0), 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from grademl_otel.analyzers.comparison.document import ONLY_A, ONLY_B, Difference, Number
 from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, RATE
-from grademl_otel.analyzers.units import milliseconds, percent
+from grademl_otel.analyzers.units import percent
 
 
 def quantity(value: Number | str | bool | None, unit: str) -> str:
@@ -17,12 +17,21 @@ def quantity(value: Number | str | bool | None, unit: str) -> str:
     if isinstance(value, str):
         return value
     if unit == NS:
-        return f"-{milliseconds(-value)}" if value < 0 else milliseconds(value)
+        return f"-{_time(-value)}" if value < 0 else _time(value)
     if unit == FRACTION:
         return f"-{percent(-value)}" if value < 0 else percent(value)
     if unit == COUNT:
         return f"{value:,.0f}"
     return f"{value:,.4g}" + (" /s" if unit == RATE else "")
+
+
+def _time(ns: float) -> str:
+    """Return a time in three digits, so that small differences show: 13.4 ms, 217 ms, 4.52 s."""
+    for unit, size in (("us", 1e3), ("ms", 1e6)):
+        if ns < 999.5 * size:
+            digits = 0 if unit == "us" or ns >= 99.95 * size else 1 if ns >= 9.995 * size else 2
+            return f"{ns / size:.{digits}f} {unit}"
+    return f"{ns / 1e9:.2f} s" if ns < 9.995e9 else f"{ns / 1e9:,.1f} s"
 
 
 def signed(value: Number | None, unit: str) -> str:
