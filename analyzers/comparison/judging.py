@@ -93,7 +93,7 @@ class Pair:
         change = None if a is None or b is None or self.refused is not None else b - a
         if reason is None:
             low_high = interval(*self.spreads, comparisons=comparisons)
-            verdict = _verdict(low_high, *(one.estimate for one in self.spreads), self.matters)
+            verdict = _verdict(low_high, self.spreads[0].estimate, self.spreads[1].estimate, self.matters)
         elif self.a.absent != self.b.absent and self.refused is None:
             verdict = ONLY_B if self.a.absent else ONLY_A
         else:

@@ -95,7 +95,7 @@ class RunMeasures:
         column, name, top, length = self._pieces
         number = NAMES.index(phase)
         at = np.flatnonzero((name == number) | (top == number))
-        return np.bincount(column[at], length[at], len(self.rows))
+        return np.bincount(column[at], length[at], len(self.rows)).astype(np.float64)
 
     @cached_property
     def phases(self) -> list[str]:

@@ -93,16 +93,17 @@ class RunPairs:
         return Pair(f"path({phase})", "path", a, b, self._threshold, self._of_ranks())
 
     def scope(self, name: str, statistic: Statistic = MEDIAN) -> Pair:
-        return self._pair(_named(name, statistic), "scope", *(s.scope(name, statistic) for s in self._both))
+        quantities = self.a.scope(name, statistic), self.b.scope(name, statistic)
+        return self._pair(_named(name, statistic), "scope", *quantities)
 
     def budget(self, part: str, share: bool = False) -> Pair:
         """Return a part of the lane budget. Totals of runs of other lengths say nothing of each other."""
         refused = None if part in (START_UP, sc.COMPILE) else self._of_length() or self._of_ranks()
-        quantities = (side.budget(part, share) for side in self._both)
+        quantities = self.a.budget(part, share), self.b.budget(part, share)
         return Pair(f"budget({part})", "budget", *quantities, refused=refused)
 
     def wall(self) -> Pair:
-        quantities = (side.plain()["wall"] for side in self._both)
+        quantities = self.a.plain()["wall"], self.b.plain()["wall"]
         return Pair("wall", "run", *quantities, refused=self._of_length() or self._of_ranks())
 
     @property
@@ -175,10 +176,8 @@ class TracePairs:
     def operation(
         self, name: str, in_a: list[Operation], in_b: list[Operation], statistic: Statistic = MEDIAN
     ) -> Pair:
-        a, b = (
-            self.a.operation(self._there(self.a, in_a), statistic),
-            self.b.operation(self._there(self.b, in_b), statistic),
-        )
+        a = self.a.operation(self._there(self.a, in_a), statistic)
+        b = self.b.operation(self._there(self.b, in_b), statistic)
         return Pair(_named(name, statistic), "operation", a, b, self._threshold * _value(a))
 
     def path(self, name: str, in_a: list[Operation], in_b: list[Operation]) -> Pair:

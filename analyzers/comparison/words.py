@@ -7,8 +7,10 @@ from grademl_otel.analyzers.comparison.document import ONLY_A, ONLY_B, Differenc
 from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, RATE
 from grademl_otel.analyzers.units import percent
 
+Value = Number | str | bool | None
 
-def quantity(value: Number | str | bool | None, unit: str) -> str:
+
+def quantity(value: Value, unit: str) -> str:
     """Return a value in its unit; a dash where it is not known."""
     if value is None:
         return "-"
@@ -34,10 +36,10 @@ def _time(ns: float) -> str:
     return f"{ns / 1e9:.2f} s" if ns < 9.995e9 else f"{ns / 1e9:,.1f} s"
 
 
-def signed(value: Number | None, unit: str) -> str:
+def signed(value: Value, unit: str) -> str:
     """Return a difference with its sign; of shares in points of percent."""
-    if value is None:
-        return "-"
+    if value is None or isinstance(value, (str, bool)):
+        return quantity(value, unit)
     if unit == FRACTION:
         return f"{value * 100:+.1f} pp"
     text = quantity(value, unit)

@@ -68,9 +68,9 @@ def result_in_words(result: Result, of_difference: bool = False) -> str:
     parts = [result.expression]
     if result.value is not None:
         value = signed if of_difference else quantity
-        text = value(result.value, result.unit)  # type: ignore[operator]
+        text = value(result.value, result.unit)
         if result.interval is not None:
-            low, high = (value(end, result.unit) for end in result.interval)  # type: ignore[operator]
+            low, high = (value(end, result.unit) for end in result.interval)
             text += f" ({low} .. {high})"
         if of_difference and result.relative is not None and result.unit != FRACTION:
             text += f", {in_percent(result.relative)}"

@@ -99,10 +99,10 @@ def _results(results: Sequence[Result], of_difference: bool = False) -> str:
         [
             result.status,
             result.expression,
-            value(result.value, result.unit),  # type: ignore[operator]
+            value(result.value, result.unit),
             ""
             if result.interval is None
-            else " .. ".join(value(end, result.unit) for end in result.interval),  # type: ignore[operator]
+            else " .. ".join(value(end, result.unit) for end in result.interval),
             result.reason,
         ]
         for result in results
