@@ -57,6 +57,7 @@ class Lanes:
 
     def _add_items(self) -> None:
         draft, items = self._draft, loader_items(self._run)
+        items = items.take(np.flatnonzero(np.isin(items.rank, list(self._ranks))))
         if not len(items):
             return
         keys = np.stack([items.rank, items.loader, items.worker], axis=1)

@@ -11,7 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from grademl_otel.analyzers.tables.schema import Column, TableSchema
-from grademl_otel.analyzers.tables.values import Coded, Hex, Makers, Masked, Ready, Values
+from grademl_otel.analyzers.tables.values import (
+    BoolArray,
+    Coded,
+    Hex,
+    Makers,
+    Masked,
+    Numbers,
+    Ready,
+    Texts,
+    Values,
+)
 
 _TYPES: Final = {
     "BIGINT": pa.int64(),
@@ -42,25 +52,52 @@ def made(table: TableSchema, makers: Makers, names: Sequence[str]) -> pa.Table:
 
 
 def _array(values: Values, type_: pa.DataType) -> pa.Array:
-    if isinstance(values, Coded):
-        codes = np.asarray(values.codes, np.int32)
-        absent = codes < 0
-        indices = pa.array(codes, mask=absent if absent.any() else None)
-        return pa.DictionaryArray.from_arrays(indices, pa.array(list(values.words), pa.string()))
-    if isinstance(values, Hex):
-        return _hex(values)
+    """Return ``values`` as an array over the same memory, where that holds them as Arrow does.
+
+    `pyarrow.array` would do, and would first import pandas where that is installed.
+    """
     if isinstance(values, Ready):
         return values.array
+    if isinstance(values, Coded):
+        indices = _numbers(values.codes, pa.int32(), values.codes < 0)
+        return pa.DictionaryArray.from_arrays(indices, _texts(values.words, pa.string()))
+    if isinstance(values, Hex):
+        return _hex(values)
     if isinstance(values, Masked):
-        return pa.array(values.numbers, type_, mask=values.absent if values.absent.any() else None)
-    return pa.array(values, type_)
+        return _numbers(values.numbers, type_, values.absent)
+    if isinstance(values, np.ndarray):
+        return _numbers(values, type_, None)
+    return _texts(values, type_) if len(values) else pa.nulls(0, type_)
+
+
+def _numbers(values: Numbers, type_: pa.DataType, absent: BoolArray | None) -> pa.Array:
+    data = np.ascontiguousarray(values, type_.to_pandas_dtype())
+    if pa.types.is_boolean(type_):
+        data = np.packbits(data, bitorder="little")
+    return pa.Array.from_buffers(type_, len(values), [_valid(absent), pa.py_buffer(data)])
+
+
+def _texts(texts: Texts, type_: pa.DataType) -> pa.Array:
+    """Return text; what is no text, as half of a surrogate pair, as a question mark."""
+    encoded = [b"" if text is None else text.encode("utf-8", "replace") for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if not pa.types.is_large_string(type_):
+        ends = ends.astype(np.int32)
+    absent = np.array([text is None for text in texts], np.bool_)
+    buffers = [_valid(absent), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(type_, len(encoded), buffers)
 
 
 def _hex(values: Hex) -> pa.Array:
     count, digits = len(values.words[0]), 16 * len(values.words)
     text = hexlify(np.stack(values.words, axis=1).astype(">u8").tobytes())
-    offsets = np.arange(count + 1, dtype=np.int64) * digits
-    valid: Any = None
-    if values.absent is not None and values.absent.any():
-        valid = pa.py_buffer(np.packbits(~values.absent, bitorder="little").tobytes())
-    return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text), valid)
+    ends = np.arange(count + 1, dtype=np.int64) * digits
+    buffers = [_valid(values.absent), pa.py_buffer(ends), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.large_string(), count, buffers)
+
+
+def _valid(absent: BoolArray | None) -> Any:
+    """Return the bits of what is not ``absent``; None where nothing is."""
+    if absent is None or not absent.any():
+        return None
+    return pa.py_buffer(np.packbits(~absent, bitorder="little"))
