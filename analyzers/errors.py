@@ -27,6 +27,8 @@ class GrademlError(Exception):
     """Anything that ends a command in an expected way; ``str()`` is the one line for stderr."""
 
     exit_code: ClassVar[int] = EXIT_SOURCE
+    excerpt: str | None = None
+    """Lines that show the place of a mistake, for a terminal."""
 
     def __init__(self, message: str) -> None:
         super().__init__(hidden(clean(" ".join(message.split()))))

@@ -12,8 +12,8 @@ from typing import Final
 from grademl_otel.analyzers.errors import SourceError, UsageError
 
 COMMANDS: Final = (
-    "report", "runs", "critical-path", "path", "ranks", "diff", "check", "export", "pull", "push", "doctor",
-    "completion", "help",
+    "report", "runs", "critical-path", "path", "ranks", "diff", "check", "query", "export",
+    "pull", "push", "doctor", "completion", "help",
 )  # fmt: skip
 _ALSO: Final = {
     "list": "runs", "ls": "runs", "show": "report", "sql": "query", "compare": "diff", "stragglers": "ranks",

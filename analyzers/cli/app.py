@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), errors.EXIT_USAGE, debug)
     except errors.GrademlError as error:
-        return _fail(str(error), error.exit_code, debug)
+        return _fail(str(error), error.exit_code, debug, error.excerpt)
     except ModuleNotFoundError as error:
         line = missing_package(error)
         return _bug(error, debug) if line is None else _fail(line, errors.EXIT_USAGE, debug)
@@ -60,12 +60,14 @@ def _answer(argv: Sequence[str]) -> object:
         return grademl.main(args=list(argv), prog_name="grademl", standalone_mode=False, obj=progress)
 
 
-def _fail(line: str, code: int, debug: bool) -> int:
+def _fail(line: str, code: int, debug: bool, excerpt: str | None = None) -> int:
     # Nobody may be left to read it: the code still tells.
     with suppress(OSError):
         if debug:
             print(hidden(clean_lines(traceback.format_exc())), file=sys.stderr)
         print(f"grademl: {hidden(clean(' '.join(line.split())))}", file=sys.stderr, flush=True)
+        if excerpt is not None and sys.stderr.isatty():
+            print(hidden(clean_lines(excerpt)), file=sys.stderr, flush=True)
     return code
 
 

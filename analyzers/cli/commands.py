@@ -23,6 +23,7 @@ from grademl_otel.analyzers.cli.options import (
 )
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.cli.parse import Choice
+from grademl_otel.analyzers.cli.querying import query
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.suggest import COMMANDS, or_near
 from grademl_otel.version import __version__
@@ -168,6 +169,7 @@ grademl.add_alias("path", "critical-path")
 grademl.add_command(diff)
 grademl.add_command(check)
 grademl.add_command(completion)
+grademl.add_command(query)
 grademl.add_command(export)
 grademl.add_command(pull)
 grademl.add_command(push)

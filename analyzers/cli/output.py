@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,8 +14,8 @@ from grademl_otel.analyzers.errors import GrademlError, UsageError
 from grademl_otel.analyzers.printable import encodable
 from grademl_otel.analyzers.whole_files import write_whole
 
-Content = str | Callable[[IO[bytes]], object]
-"""Text, or what writes bytes into the file that it is given."""
+Content = str | Generator[str, None, None] | Callable[[IO[bytes]], object]
+"""Text, whole or piece by piece as it comes, or what writes bytes into the file that it is given."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,11 @@ class Outcome:
 
 def deliver(outcome: Outcome) -> None:
     """Print or write the answer, then raise the outcome's error."""
-    if outcome.path is None or outcome.path == "-":
-        _print(outcome.content)
-    else:
-        write_whole(Path(outcome.path), lambda file: _put(outcome.content, file))
+    with closing(outcome.content) if isinstance(outcome.content, Generator) else nullcontext():
+        if outcome.path is None or outcome.path == "-":
+            _print(outcome.content)
+        else:
+            write_whole(Path(outcome.path), lambda file: _put(outcome.content, file))
     if outcome.error is not None:
         raise outcome.error
 
@@ -41,6 +43,9 @@ def _print(content: Content) -> None:
     if isinstance(content, str):
         # A terminal or pipe in another encoding must not turn a report into a traceback.
         sys.stdout.write(encodable(_ended(content), sys.stdout.encoding or "utf-8"))
+    elif isinstance(content, Generator):
+        for piece in content:
+            sys.stdout.write(encodable(piece, sys.stdout.encoding or "utf-8"))
     elif sys.stdout.isatty():
         raise UsageError("these are bytes that a terminal cannot show; give a file with -o")
     else:
@@ -55,5 +60,8 @@ def _ended(text: str) -> str:
 def _put(content: Content, file: IO[bytes]) -> None:
     if isinstance(content, str):
         file.write(_ended(content).encode())
+    elif isinstance(content, Generator):
+        for piece in content:
+            file.write(piece.encode())
     else:
         content(file)

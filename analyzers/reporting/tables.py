@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from grademl_otel.analyzers.printable import clean
@@ -78,9 +78,13 @@ def table_of(document: Document, by: str | None = None) -> Rows:
 
 def csv_of(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return CSV with exact numbers, and text that no spreadsheet takes for a formula."""
+    return csv_lines([heading, *rows])
+
+
+def csv_lines(rows: Iterable[Sequence[Cell]]) -> str:
+    """Return the same of ``rows`` alone."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(heading)
     writer.writerows([_harmless(cell) for cell in row] for row in rows)
     return out.getvalue()
 
@@ -107,11 +111,17 @@ def _readable(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Rows:
 
 def markdown_of(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return a table of Markdown."""
-    lines = [_line(heading), _line(["---"] * len(heading)), *(_line(row) for row in rows)]
+    lines = [*markdown_heading(heading), *(markdown_line(row) for row in rows)]
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: Sequence[Cell]) -> str:
+def markdown_heading(heading: Sequence[str]) -> tuple[str, str]:
+    """Return the lines above the rows."""
+    return markdown_line(heading), "| " + " | ".join(["---"] * len(heading)) + " |"
+
+
+def markdown_line(cells: Sequence[Cell]) -> str:
+    """Return a row, without the end of its line."""
     return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table that is made when a statement scans it, and of it only the columns that the statement needs.
 
-DuckDB asks a dataset of Arrow for a scanner of so many columns with such a filter, when it knows them from its
-own plan: nothing here has to understand SQL.
+DuckDB asks a dataset of Arrow for a scanner of so many columns with such a filter, when it knows them from
+its own plan: nothing here has to understand SQL.
 """
 
 from __future__ import annotations

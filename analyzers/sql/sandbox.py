@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection to a DuckDB in memory that reaches nothing but the tables it is given, unless asked to.
 
-No files, no network, no extensions, no variables of Python; settings cannot be changed. What does not fit into
-memory goes into a folder of its own, which is removed. With ``external`` files and the network are open, as
-DuckDB has them.
+No files, no network, no extensions, no variables of Python; settings cannot be changed. What does not fit
+into memory goes into a folder of its own, which is removed. With ``external`` files and the network are open,
+as DuckDB has them.
 """
 
 from __future__ import annotations
