@@ -600,7 +600,7 @@ def test_without_what_is_inferred_there_are_only_edges_that_something_tells(
     ("options", "code", "says"),
     [
         ([], errors.EXIT_USAGE, "graphml"),
-        (["--to", "parquet"], errors.EXIT_USAGE, "'graphml'"),
+        (["--to", "xml"], errors.EXIT_USAGE, "'graphml'"),
         (["--to", "graphml", "--graph", "x"], errors.EXIT_USAGE, "'types'"),
         (["--to", "graphml", "--attempt", "all"], errors.EXIT_USAGE, "--attempt N"),
         (["--to", "graphml", "--steps", "900:"], errors.EXIT_NOTHING_FOUND, "no such steps"),
