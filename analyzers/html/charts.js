@@ -113,7 +113,9 @@
   }
 
   /** A moment, as precisely as the view can tell two apart. */
-  const moment = (view, ns) => timeLabel(Math.max(0, ns), Math.min(S / 10, stepBetween((view.end - view.start) / 1000, 1)));
+  function moment(view, ns) {
+    return timeLabel(Math.max(0, ns), Math.min(S / 10, stepBetween((view.end - view.start) / 1000, 1)));
+  }
 
   /** The finest of the levels of which few enough bins are in view; the coarsest, if there is none. */
   function levelFor(levels, view, total) {
@@ -163,7 +165,8 @@
         const from = sections.start[at];
         const to = at + 1 < sections.start.length ? sections.start[at + 1] : total;
         const row = sections.row[at];
-        put(sections.part[at], box(view, from, to, rowTop(row), ROW.bar), () => ofSection(data, view, at, from, to));
+        const made = box(view, from, to, rowTop(row), ROW.bar);
+        put(sections.part[at], made, () => ofSection(data, view, at, from, to));
         if (at > first && sections.row[at - 1] !== row) jumps.push([from, sections.row[at - 1], row]);
       }
     } else {
@@ -197,11 +200,13 @@
       if (from >= view.end) break;
       const to = edge(data.total, level.bin[at] + 1, level.bins);
       if (level.bin[at] !== bin || level.row[at] !== row) filled = 0;
-      ({ bin: { [at]: bin }, row: { [at]: row } } = level);
+      bin = level.bin[at];
+      row = level.row[at];
+      const which = bin;
       const high = (ROW.bar * level.ns[at]) / (to - from);
       filled += high;
-      const which = bin;
-      put(level.part[at], box(view, from, to, rowTop(row) + ROW.bar - filled, high), () => ofBin(data, view, level, which));
+      const made = box(view, from, to, rowTop(row) + ROW.bar - filled, high);
+      put(level.part[at], made, () => ofBin(data, view, level, which));
     }
   }
 
@@ -244,10 +249,10 @@
     const bottom = PLOT.top + PLOT.height + data.bands.length * PLOT.strip + 2;
     show("time", timeAxis(view, PLOT.top, bottom));
     const items = [];
-    const put = (into, made, text) => {
+    const put = (into, made, text, column = false) => {
       if (made === null) return;
       into.push(made);
-      items.push({ node: made, text });
+      items.push({ node: made, text, column });
     };
     const marks = data.levels.length ? drawBins(data, view, put) : [];
     show("marks", [...marks, ...drawPoints(data, view, put)]);
@@ -300,11 +305,13 @@
       const to = edge(data.total, bin + 1, level.bins);
       if (to <= view.start || from >= view.end) return;
       const y = (name) => heightOf(data.axis, level[name][at]);
-      const text = () => `${plural(level.count[at], data.noun)} from ${moment(view, from)} to ${moment(view, to)}\n`
+      const when = () => `from ${moment(view, from)} to ${moment(view, to)}`;
+      const text = () => `${plural(level.count[at], data.noun)} ${when()}\n`
         + `${data.noun} ${whole(level.first[at])} to ${whole(level.last[at])}\n`
         + `median ${milliseconds(level.p50[at])}, 95 % ${milliseconds(level.p95[at])}\n`
         + `${milliseconds(level.least[at])} to ${milliseconds(level.most[at])}`;
-      put(made["s-spread"], box(view, from, to, y("most"), Math.max(1, y("least") - y("most"))), text);
+      const high = Math.max(1, y("least") - y("most"));
+      put(made["s-spread"], box(view, from, to, y("most"), high), text, true);
       const usual = box(view, from, to, y("p95"), Math.max(1, y("least") - y("p95")));
       const median = box(view, from, to, y("p50") - 0.7, 1.4);
       made["s-usual"].push(usual);
@@ -321,38 +328,49 @@
   tip.hidden = true;
   document.body.append(tip);
 
-  let marked = null;
+  /** What it is shown for: {item, x, y}, the latter two where the mouse is. */
+  let looked = null;
 
   function hideTip() {
     tip.hidden = true;
-    marked?.classList.remove("looked-at");
-    marked = null;
+    looked?.item.node.classList.remove("looked-at");
+    looked = null;
   }
 
   function showTip(item, x, y) {
-    if (marked === item.node && !tip.hidden && x === undefined) return;
-    marked?.classList.remove("looked-at");
-    marked = item.node;
-    marked.classList.add("looked-at");
-    const text = item.text();
-    if (tip.textContent !== text) tip.textContent = text;
-    tip.hidden = false;
-    const at = marked.getBoundingClientRect();
-    const left = x ?? at.left + at.width / 2;
-    const below = y ?? at.bottom;
-    const room = { x: document.documentElement.clientWidth - tip.offsetWidth - 8, y: innerHeight - tip.offsetHeight - 8 };
-    tip.style.left = `${Math.max(8, Math.min(left + 12, room.x))}px`;
-    tip.style.top = `${below + 14 > room.y ? Math.max(8, (y ?? at.top) - tip.offsetHeight - 14) : below + 14}px`;
+    if (looked?.item !== item) {
+      hideTip();
+      item.node.classList.add("looked-at");
+      tip.textContent = item.text();
+      tip.hidden = false;
+    }
+    looked = { item, x, y };
+    placeTip();
   }
 
-  addEventListener("scroll", hideTip, { passive: true });
+  /** Put it beside the mouse, else below the item; above, where there is no room. */
+  function placeTip() {
+    const at = looked.item.node.getBoundingClientRect();
+    const left = (looked.x ?? at.left + at.width / 2) + 12;
+    const below = (looked.y ?? at.bottom) + 14;
+    const above = (looked.y ?? at.top) - 14 - tip.offsetHeight;
+    const most = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(8, Math.min(left, most))}px`;
+    tip.style.top = `${below + tip.offsetHeight > innerHeight ? Math.max(8, above) : below}px`;
+  }
+
+  addEventListener("scroll", () => {
+    if (looked?.x === undefined && looked) placeTip();
+    else hideTip();
+  }, { passive: true });
 
   /** A figure that can be looked at item by item; its items are in the order of their places. */
   class Figure {
     constructor(svg) {
       this.svg = svg;
       this.at = -1;
-      this.look(...[[...svg.querySelectorAll("[data-tip]")].map((node) => ({ node, text: () => node.dataset.tip }))]);
+      const told = [...svg.querySelectorAll("[data-tip]")];
+      this.look(told.map((node) => ({ node, text: () => node.dataset.tip })));
       svg.tabIndex = 0;
       svg.addEventListener("pointermove", (event) => this.point(event));
       svg.addEventListener("pointerdown", (event) => this.point(event));
@@ -377,15 +395,19 @@
       else hideTip();
     }
 
-    /** Dots are small: the one within a few px. */
+    /** Dots are small: the one within a few px. Else the column that the mouse is above or below of. */
     nearest({ clientX, clientY }) {
       let best = null;
       let least = 10;
       for (const item of this.items) {
-        if (item.node.tagName !== "circle") continue;
         const at = item.node.getBoundingClientRect();
-        const away = Math.hypot(at.left + at.width / 2 - clientX, at.top + at.height / 2 - clientY);
-        if (away < least) [best, least] = [item, away];
+        if (item.node.tagName === "circle") {
+          const away = Math.hypot(at.left + at.width / 2 - clientX, at.top + at.height / 2 - clientY);
+          if (away < least) [best, least] = [item, away];
+        } else if (item.column && least === 10 && at.left <= clientX && clientX < at.right) {
+          const inPlot = clientY - this.svg.getBoundingClientRect().top < PLOT.top + PLOT.height;
+          if (inPlot) best = item;
+        }
       }
       return best;
     }
@@ -425,7 +447,8 @@
     }
 
     dim() {
-      const shown = (node) => !this.chosen.size || [...this.chosen].some((kind) => node.classList.contains(kind));
+      const chosen = [...this.chosen];
+      const shown = (node) => !chosen.length || chosen.some((kind) => node.classList.contains(kind));
       for (const node of this.svg.querySelectorAll('.marks > g[class], svg > [class^="p-"], .striped')) {
         node.classList.toggle("dimmed", !shown(node) && !node.classList.contains("jumps"));
       }
@@ -533,8 +556,9 @@
       });
       this.look(items.sort(([one], [other]) => one - other).map(([, item]) => item));
       this.dim();
-      this.tools.querySelector(".range").textContent =
-        `${moment(view, view.start)} to ${moment(view, view.end)} of ${moment({ start: 0, end: view.total }, view.total)}`;
+      const shown = `${moment(view, view.start)} to ${moment(view, view.end)}`;
+      const of = moment({ start: 0, end: view.total }, view.total);
+      this.tools.querySelector(".range").textContent = `${shown} of ${of}`;
       const all = view.end - view.start === view.total;
       for (const button of this.tools.querySelectorAll("[data-zoom]")) {
         const kind = button.dataset.zoom;
@@ -548,7 +572,8 @@
   view.end = view.total;
   for (const svg of document.querySelectorAll("svg.area")) {
     const key = svg.id.replace("-svg", "");
-    if (svg.classList.contains("live") && data[key]) view.figures.push(new TimeFigure(svg, data[key], drawings[key]));
+    const live = svg.classList.contains("live") && data[key];
+    if (live) view.figures.push(new TimeFigure(svg, data[key], drawings[key]));
     else new Figure(svg);
   }
   if (view.total) view.set(0, view.total);

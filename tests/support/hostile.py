@@ -48,7 +48,7 @@ _OURS: Final = (
 
 
 def hostile_run(folder: Path) -> Path:
-    """Write a run of ours that a rank of was killed in, with such strings wherever one is not ours to choose."""
+    """Write a run of ours that a rank of was killed in, with such strings wherever they can be chosen."""
     simulated = simulate(
         Training(ranks=2, epochs=2, steps_per_epoch=30, checkpoint_ns=20 * MS, killed_at=50, workers=2)
     )

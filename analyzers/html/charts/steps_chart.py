@@ -35,6 +35,7 @@ PLOT: Final = 190
 STRIP: Final = 28
 """px of one kind of events: its label and its bar."""
 STRIP_BAR: Final = 9
+MEDIAN: Final = 1.4
 _ACROSS: Final = ("evaluation", "checkpoint", "missing")
 """Kinds that are drawn behind the steps, too."""
 _MOST_IN_TABLE: Final = 400
@@ -191,7 +192,7 @@ def _bins(level: Binned, heights: Heights, total_ns: int) -> Iterator[str]:
         least, p50, p95, most = (heights.of(ns) for ns in values)
         spreads.append(rect(x, most, width, max(1, least - most)))
         usual.append(rect(x, p95, width, max(1, least - p95)))
-        medians.append(line(x, p50, share(at + 1, level.bins), p50))
+        medians.append(rect(x, p50 - MEDIAN / 2, width, MEDIAN))
     yield group("s-spread", spreads)
     yield group("s-usual", usual)
     yield group("s-median", medians)
