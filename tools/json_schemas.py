@@ -30,6 +30,8 @@ DOCUMENTS: Final = {
     "ranks": "reporting.document:RanksDocument",
     "runs": "reporting.document:RunsDocument",
     "doctor": "reporting.doctor_document:DoctorDocument",
+    "diff": "comparison.document:DiffDocument",
+    "check": "comparison.document:CheckDocument",
     "pull": "copy.pull:Pulled",
     "push": "copy.push:Pushed",
     "export": "exports.export:Exported",

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from grademl_otel.analyzers.answers import broken_off
+from grademl_otel.analyzers.cli.completion import files
 from grademl_otel.analyzers.cli.options import (
     Style,
     output_options,
@@ -26,7 +26,6 @@ from grademl_otel.analyzers.cli.output import Content, Outcome
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.secrecy import hidden
-from grademl_otel.analyzers.subject import read_subject
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.sql.database import Database, Rows
@@ -36,7 +35,13 @@ if TYPE_CHECKING:
 @click.command(short_help="SQL over spans, steps, phases, metrics and the path.")
 @source_options
 @click.option("-c", "--command", "sql", metavar="SQL", help="The statements to answer.")
-@click.option("--file", "script", metavar="FILE", help="Read the statements from FILE; - is standard input.")
+@click.option(
+    "--file",
+    "script",
+    metavar="FILE",
+    shell_complete=files,
+    help="Read the statements from FILE; - is standard input.",
+)
 @selection_options
 @time_options
 @output_options("text", "json", "jsonl", "csv", "markdown", "parquet")
@@ -51,6 +56,9 @@ def query(**options: Any) -> Outcome:
     grademl query -c "SELECT step, duration_ns FROM steps ORDER BY duration_ns DESC LIMIT 5"
     grademl query jaeger://jaeger --run 3f2a -c "FROM path" -f parquet -o path.parquet
     """
+    from grademl_otel.analyzers.answers import broken_off
+    from grademl_otel.analyzers.subject import read_subject
+
     style, sql, script = take_style(options), options.pop("sql"), options.pop("script")
     external = options.pop("external")
     asked = take_query(options)
