@@ -133,10 +133,8 @@ def too_few_for(quantity: Quantity, noun: str = "step") -> str | None:
 
 def _verdict(low_high: tuple[float, float], a: float, b: float, matters: float) -> str:
     low, high = low_high
-    if -matters <= low and high <= matters:
-        return SAME
     if low <= 0.0 <= high:
-        return NOISE
+        return SAME if -matters <= low and high <= matters else NOISE
     if abs(b - a) < matters:
         return SLIGHT
     if not a:

@@ -13,6 +13,7 @@ All numbers are drawn from a seed, so that the same data always give the same in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 from typing import Final
 
@@ -104,8 +105,7 @@ def spread(sample: Sample, statistic: Statistic, stream: int = 0) -> Spread:
     wanted = wanted if wanted == 1 else wanted * _LONGER
     length = max(1, min(round(wanted / in_group), groups))
     blocks = -(-groups // length)
-    drawn = np.random.default_rng((_SEED, stream)).integers(0, groups, (REPLICATES, blocks))
-    weights = _weights(drawn, groups, length)
+    weights = _weights(groups, length, blocks, stream)
     if statistic.quantile is None:
         found, centre = _ratios(sample, group, groups, weights)
     else:
@@ -152,15 +152,14 @@ def _influence(sample: Sample, statistic: Statistic, estimate: float) -> FloatAr
     return np.bincount(sample.unit, moved, sample.units) / rows
 
 
-def _weights(drawn: IntArray, groups: int, length: int) -> FloatArray:
-    """Return how often each group is in each replicate, of blocks that begin where they were ``drawn``."""
-    replicates = len(drawn)
-    flat = (np.arange(replicates)[:, None] * groups + drawn).ravel()
-    begins = np.bincount(flat, minlength=replicates * groups).reshape(replicates, groups)
-    if length == 1:
-        return begins.astype(np.float32)
-    around = np.concatenate([begins[:, groups - length + 1 :], begins], axis=1)
-    total = np.cumsum(np.pad(around, ((0, 0), (1, 0))), axis=1)
+@lru_cache(maxsize=8)
+def _weights(groups: int, length: int, blocks: int, stream: int) -> FloatArray:
+    """Return how often each of ``groups`` is in each replicate of so many ``blocks``; replicates x groups."""
+    drawn = np.random.default_rng((_SEED, stream)).integers(0, groups, (REPLICATES, blocks))
+    flat = (np.arange(REPLICATES)[:, None] * groups + drawn).ravel()
+    begins = np.bincount(flat, minlength=REPLICATES * groups).reshape(REPLICATES, groups)
+    total = np.zeros((REPLICATES, groups + length), np.int32)
+    np.cumsum(np.concatenate([begins[:, groups - length + 1 :], begins], axis=1), axis=1, out=total[:, 1:])
     weights: FloatArray = (total[:, length:] - total[:, :-length]).astype(np.float32)
     return weights
 
@@ -168,7 +167,7 @@ def _weights(drawn: IntArray, groups: int, length: int) -> FloatArray:
 def _ratios(sample: Sample, group: IntArray, groups: int, weights: FloatArray) -> tuple[FloatArray, float]:
     over = np.ones(len(sample.value)) if sample.over is None else sample.over
     sums = np.stack([np.bincount(group, part, groups) for part in (sample.value, over)], axis=1)
-    drawn = weights.astype(np.float64) @ sums
+    drawn = weights @ sums
     below = np.where(drawn[:, 1] > 0, drawn[:, 1], 1.0)
     whole = sums.sum(axis=0)
     return drawn[:, 0] / below, float(whole[0] / whole[1]) if whole[1] else 0.0
