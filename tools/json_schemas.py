@@ -16,12 +16,14 @@ import sys
 import textwrap
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+
+from grademl_otel.analyzers.reporting.document import CompletenessInfo, SourceInfo
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 DOCUMENTS: Final = {
@@ -32,6 +34,7 @@ DOCUMENTS: Final = {
     "doctor": "reporting.doctor_document:DoctorDocument",
     "diff": "comparison.document:DiffDocument",
     "check": "comparison.document:CheckDocument",
+    "query": ":Query",
     "pull": "copy.pull:Pulled",
     "push": "copy.push:Pushed",
     "export": "exports.export:Exported",
@@ -50,10 +53,34 @@ _PLAIN: Final[Mapping[Any, dict[str, Any]]] = {
 }
 
 
+@dataclass(frozen=True)
+class QueryColumn:
+    name: str
+    type: str
+    """As DuckDB calls it."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """Schema `grademl.query/1`: the rows of the last statement, which are written as they come."""
+
+    schema: str
+    source: SourceInfo
+    completeness: CompletenessInfo
+    incomplete_because: list[str]
+    warnings: list[str]
+    columns: list[QueryColumn]
+    rows: list[list[object]]
+    """A value a column: text, a number, a boolean or null; lists and structs as such."""
+    notes: list[str]
+    """Why tables that were asked are empty."""
+
+
 def schema_of(name: str) -> dict[str, Any]:
     """Return the JSON Schema of the document ``grademl.<name>/1``."""
     module, _, cls = DOCUMENTS[name].partition(":")
-    document = getattr(import_module(f"grademl_otel.analyzers.{module}"), cls)
+    home = import_module(f"grademl_otel.analyzers.{module}") if module else sys.modules[__name__]
+    document = getattr(home, cls)
     made = _Schemas()
     whole = made.object(document)
     named = next(field.default for field in fields(document) if field.name == "schema")
@@ -123,7 +150,7 @@ def _said(of: type) -> dict[str, str]:
     """Return what is written below each field of ``of`` and of what it is made of."""
     found: dict[str, str] = {}
     for cls in reversed(of.__mro__):
-        if cls.__module__.partition(".")[0] != "grademl_otel":
+        if cls.__module__.partition(".")[0] not in ("grademl_otel", __name__):
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
         assert isinstance(tree, ast.ClassDef)
