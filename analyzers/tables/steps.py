@@ -39,7 +39,8 @@ _KEYS: Final = (
 
 STEPS: Final = TableSchema(
     "steps",
-    "A step of the run, from its step table: every one, whether it has spans or not. By rank and time.",
+    "A step of the run, from its step table: every one, whether it has spans or not. By rank and time. Phases"
+    " may lie in each other, and workers fetch and collate beside: they do not sum to the step.",
     (
         *_KEYS,
         word("kind", "train, evaluate, incomplete (broken off by an exception)"),
@@ -58,9 +59,7 @@ STEPS: Final = TableSchema(
         number("worker", "of the loader, that made the batch; null: none", nullable=True),
         flag("detailed", "whether its spans were kept"),
         flag("outlier", "whether it took twice the median of those before, or longer"),
-        flag(
-            "skipped", "whether the optimizer was asked to step and did not, as a gradient scaler may decide"
-        ),
+        flag("skipped", "whether a gradient scaler skipped an update in it; null: unknown", nullable=True),
         *(
             number(column_of(phase), f"time in `{phase}`; null where it was not measured", nullable=True)
             for phase in semconv.PHASES

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes, events and links as tables, and everything as Arrow: the documented schema."""
+"""Attributes, events and links as tables, and everything as Arrow."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pytest
 
-from grademl_otel.analyzers.model import arrow
-from grademl_otel.analyzers.model.columns import Ledger, SpanColumns
+from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.raw import RawColumn, RawStore
 from grademl_otel.analyzers.model.side_tables import TYPES, attribute_table, event_table
+from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
+from grademl_otel.analyzers.subject import Subject
+from grademl_otel.analyzers.tables import table
 from tests.support.build import B, S, Verbatim, batch, columns
 
 VALUES: dict[str, Any] = {
@@ -35,7 +33,13 @@ VALUES: dict[str, Any] = {
     "map": {"k": {"n": 1}},
     "none": None,
 }
-DOCS = Path(__file__).parents[2] / "docs" / "columns.md"
+
+
+def rows(name: str, spans: SpanColumns) -> list[dict[str, Any]]:
+    """Return the rows of a table of these spans."""
+    about = Subject(Telemetry("here", spans, Ledger()), None, Query())
+    found: list[dict[str, Any]] = table(about, name).to_pylist()
+    return found
 
 
 def test_values_are_in_the_column_of_their_type() -> None:
@@ -98,50 +102,49 @@ def full() -> SpanColumns:
 
 
 def test_spans_as_arrow() -> None:
-    assert arrow.spans_table(full()).to_pylist() == [
+    of_no_run = dict.fromkeys(("run", "attempt", "rank"))
+    assert rows("spans", full()) == [
         {
             "span_ix": 0, "trace_id": "00000000000000010000000000000005", "span_id": "0000000000000001",
             "parent_id": None, "parent_ix": -1, "start_ns": 10, "end_ns": 20, "name": "root",
             "kind": "server", "status": "error", "flags": 257, "service": "s", "resource_ix": 0,
-            "scope_ix": 0, "clock": "h",
+            "scope_ix": 0, "clock": "h", "duration_ns": 10, **of_no_run,
         },
         {
             "span_ix": 1, "trace_id": "00000000000000010000000000000005", "span_id": "ffffffffffffffff",
             "parent_id": "0000000000000001", "parent_ix": 0, "start_ns": 11, "end_ns": 12, "name": "child",
             "kind": "unspecified", "status": "unset", "flags": 0, "service": "", "resource_ix": 1,
-            "scope_ix": None, "clock": None,
+            "scope_ix": None, "clock": None, "duration_ns": 1, **of_no_run,
         },
         {
             "span_ix": 2, "trace_id": "00000000000000000000000000000006", "span_id": "0000000000000003",
             "parent_id": "0000000000000009", "parent_ix": -2, "start_ns": 0, "end_ns": 0, "name": "child",
             "kind": "consumer", "status": "ok", "flags": 0, "service": "s", "resource_ix": 0, "scope_ix": 0,
-            "clock": "h",
+            "clock": "h", "duration_ns": None, **of_no_run,
         },
     ]  # fmt: skip
 
 
 def test_side_tables_as_arrow() -> None:
     spans = full()
-    assert arrow.events_table(spans).to_pylist() == [
-        {"span_ix": 0, "time_ns": 0, "name": "", "attributes": '{"raw":"ZQ=="}'}
-    ]
-    assert arrow.links_table(spans).to_pylist() == [
+    assert rows("events", spans) == [{"span_ix": 0, "time_ns": 0, "name": "", "attributes": '{"raw":"ZQ=="}'}]
+    assert rows("links", spans) == [
         {"span_ix": 0, "linked_trace_id": f"{7:032x}", "linked_span_id": f"{8:016x}", "kind": "run"}
     ]
-    assert arrow.scopes_table(spans).to_pylist() == [
+    assert rows("scopes", spans) == [
         {"scope_ix": 0, "name": "lib", "version": "1", "attributes": '{"k":"/w=="}'}
     ]
-    found = arrow.resources_table(spans).to_pylist()
+    found = rows("resources", spans)
     assert [(row["resource_ix"], row["key"], row["value_string"], row["value_int"]) for row in found] == [
         (0, "service.name", "s", None), (0, "host.name", "h", None), (1, "n", None, 1)
     ]  # fmt: skip
 
 
 def test_each_value_as_arrow_is_in_one_column() -> None:
-    rows = arrow.attributes_table(columns([S("a", 0, 1, attributes=VALUES)])).to_pylist()
+    found = rows("attributes", columns([S("a", 0, 1, attributes=VALUES)]))
     given = {
         row["key"]: {key: value for key, value in row.items() if key[:6] == "value_" and value is not None}
-        for row in rows
+        for row in found
     }
     assert math.isnan(given.pop("nan")["value_double"])
     assert given == {
@@ -152,39 +155,6 @@ def test_each_value_as_arrow_is_in_one_column() -> None:
         "map": {"value_string": '{"k":{"n":1}}'}, "none": {},
     }  # fmt: skip
     assert json.loads(given["list"]["value_string"])[0] == 1
-
-
-TABLES = {
-    "spans": arrow.spans_table,
-    "attributes": arrow.attributes_table,
-    "resources": arrow.resources_table,
-    "events": arrow.events_table,
-    "links": arrow.links_table,
-    "scopes": arrow.scopes_table,
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("make", [full, lambda: SpanBuilder(1).finish(Ledger())], ids=["some", "none"])
-def test_the_schema_is_the_one_documented(name: str, make: Any) -> None:
-    schema = TABLES[name](make()).schema
-    types = {
-        field.name: "dictionary" if pa.types.is_dictionary(field.type) else str(field.type)
-        for field in schema
-    }
-    assert types == documented(name)
-
-
-def documented(name: str) -> dict[str, str]:
-    """Column -> type, from the table under the heading that names the table."""
-    found: dict[str, str] = {}
-    (section,) = re.findall(rf"^## [^\n]*\b{name}\b[^\n]*\n(.*?)(?=^## |\Z)", DOCS.read_text(), re.M | re.S)
-    for names, kind in re.findall(r"^\| (`.*?) \| (\w+) \|", section, re.M):
-        listed = re.findall(r"`(\w+)`", names)
-        if "(in resources" in names:
-            listed = [listed[name == "resources"]]
-        found |= dict.fromkeys(listed, kind)
-    return found
 
 
 def test_events_keep_their_order() -> None:

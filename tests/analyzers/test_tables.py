@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from tests.support.build import R, S, columns, run_from
 from tests.support.synthetic import MS, Training, simulate
 
 DATA = Path(__file__).parents[1] / "data"
+TOOLS = Path(__file__).parents[2] / "tools"
 DDP = Training(ranks=2, epochs=1, steps_per_epoch=6, eval_batches=2, buckets=2, checkpoint_ns=5 * MS)
 JAEGER = DATA / "jaeger" / "v1_trace_pretty.json"
 PROFILE = DATA / "profiles" / "gpu_rank_1.json"
@@ -504,3 +506,17 @@ def test_what_nodes_inherit(seed: int) -> None:
         assert inherited.added_up(size, weights)[node] == weights[line].sum()
         expected = next((of[one] for one in line if one in of), -1)
         assert inherited.inherited(size, chosen, values)[node] == expected
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_tables_is_that_of_their_schemas() -> None:
+    spec = importlib.util.spec_from_file_location("document_tables", TOOLS / "document_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    there = tool.PAGE.read_text("utf-8")
+    assert tool.page(there) == there, "run tools/document_tables.py"
+    assert there.count("\n## ") == len(TABLES) + 1
