@@ -33,8 +33,17 @@ StartCollector = Callable[..., servers.Collector]
 
 
 def pytest_sessionstart() -> None:
-    """On CI the tests that `importorskip` PyTorch, its companions or a kernel must not be skipped."""
-    wanted = ("torch", "torchdata", "accelerate", "ipykernel", "jupyter_client", "nbclient")
+    """On CI the tests that `importorskip` PyTorch, its companions, a kernel or pandas must not be skipped."""
+    wanted = (
+        "torch",
+        "torchdata",
+        "accelerate",
+        "ipykernel",
+        "jupyter_client",
+        "nbclient",
+        "pandas",
+        "viztracer",
+    )
     missing = [name for name in wanted if find_spec(name) is None]
     if on_ci() and missing:
         pytest.exit(f"CI=true, and not installed: {', '.join(missing)}; the tests of it would be skipped", 1)
