@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.copy.push import Pushed
     from grademl_otel.analyzers.execution import ExecutionModel
     from grademl_otel.analyzers.reporting.doctor_document import DoctorDocument
+    from grademl_otel.analyzers.sql.database import Database
+    from grademl_otel.analyzers.sql.result import QueryResult
 
 Address = str | PathLike[str] | None
 Done = TypeVar("Done", "Pulled", "Pushed")
@@ -138,6 +140,25 @@ def check(source: Address = None, expressions: Sequence[str] = (), **options: An
     from grademl_otel.analyzers.comparison import ask
 
     return _whole(ask.check(_query(source, options), expressions))
+
+
+def query(source: Address, sql: str, *, external: bool = False, **options: Any) -> QueryResult:
+    """Return the rows that ``sql`` selects of the source's tables, see docs/query.md.
+
+    ``external`` lets SQL reach files and the network. For several queries, read the source once: `database`.
+    """
+    with database(source, external=external, **options) as session:
+        return session.query(sql)
+
+
+def database(source: Address = None, *, external: bool = False, **options: Any) -> Database:
+    """Return a session of SQL over the source, which is read once: ``session.query(sql)``; close it."""
+    from grademl_otel.analyzers.sql.database import Database
+
+    about = read_subject(_query(source, options))
+    if (broken := answers.broken_off(about.telemetry)) is not None:
+        warnings.warn(broken, stacklevel=2)
+    return Database(about, external)
 
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:

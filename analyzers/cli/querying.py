@@ -80,7 +80,7 @@ def query(**options: Any) -> Outcome:
         error = IncompleteError(head.reservation)
     database = Database(about, external)
     if text is None:
-        from grademl_otel.analyzers.sql.prompt import prompt
+        from grademl_otel.analyzers.cli.prompting import prompt
 
         with database:
             prompt(database, color=not style.no_color)
@@ -116,6 +116,8 @@ def _text(sql: str | None, script: str | None, source: str | None) -> str | None
 
 def _check(style: Style, text: str | None) -> None:
     """Raise UsageError, before the source is read, where the answer has no place to go."""
+    if text is None and not sys.stdout.isatty():
+        raise UsageError("a prompt is for a terminal; give SQL with -c or --file")
     if text is None and (style.output is not None or style.format != "text"):
         raise UsageError("-f and -o are for one answer; give its SQL with -c or --file")
     if style.format == "parquet" and style.output in (None, "-") and sys.stdout.isatty():

@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.sql import sandbox
 from grademl_otel.analyzers.sql.lazy import LazyTable
@@ -25,6 +26,9 @@ from grademl_otel.analyzers.sql.values import rows_of
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables import TABLES, table, why_empty
 from grademl_otel.analyzers.tables.arrow import schema_of
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.sql.result import QueryResult
 
 Made = TypeVar("Made")
 
@@ -115,14 +119,46 @@ class Database:
         statements = statements_of(text)
         if not statements:
             raise UsageError("there is no SQL; as in: SELECT name, count(*) FROM spans GROUP BY ALL")
+        for one in self._tables.values():
+            one.scanned = False
         for statement in statements[:-1]:
             self._run(statement, text, wanted=False)
         return self._run(statements[-1], text)
 
+    def query(self, text: str) -> QueryResult:
+        """Run the statements of ``text`` and return all rows of the last one. Raises as `run` does."""
+        from grademl_otel.analyzers.sql.result import QueryResult  # which is made of what is here
+
+        rows = self.run(text)
+        if rows is None:
+            raise UsageError("the last statement has no rows to show; end with a SELECT")
+        return QueryResult.of(self, rows)
+
     def why_empty(self) -> list[str]:
-        """Return why the tables that statements have scanned so far, and that have no rows, have none."""
+        """Return why tables that the last statements have scanned have no rows, where they have none."""
         scanned = [name for name, one in self._tables.items() if one.scanned]
         return [line for name in scanned if (line := why_empty(self.about, name)) is not None]
+
+    def described(self) -> list[tuple[str, str]]:
+        """Return (table, what a row of it is): ours, then what statements made."""
+        known = {name: schema.about for name, schema in TABLES.items()}
+        known |= {view.name: view.about for view in VIEWS}
+        return [(name, known.get(name, "made in this session")) for name in self.names().tables]
+
+    def columns_of(self, name: str) -> list[tuple[str, str, str]]:
+        """Return (column, type, what it is) of a table."""
+        about = {one.name: one.about for one in TABLES[name].columns} if name in TABLES else {}
+        found = self._connection.execute(
+            "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index",
+            [name],
+        ).fetchall()
+        return [(column, of, about.get(column, "")) for column, of in found]
+
+    def texts(self) -> list[str]:
+        """Return what columns of names hold: of spans, phases, services."""
+        spans = self.about.telemetry.spans
+        services = [str(one.get("service.name", "")) for one in spans.resources]
+        return list(dict.fromkeys([*semconv.PHASES, *spans.names, *services]))
 
     def names(self) -> Names:
         """Return the names that statements can use."""

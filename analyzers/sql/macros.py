@@ -34,6 +34,11 @@ class Macro:
         return self.call.partition("(")[0]
 
     @property
+    def is_table(self) -> bool:
+        """Whether it stands in a FROM."""
+        return self.sql.startswith("TABLE")
+
+    @property
     def create(self) -> str:
         parameters = self.parameters or self.call.partition("(")[2].rstrip(")")
         return f"CREATE MACRO {self.name}({parameters}) AS {self.sql}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,7 +43,7 @@ class Names:
     """What there is, by which a mistyped name is looked for."""
 
     tables: Sequence[str]
-    columns: dict[str, Sequence[str]]
+    columns: Mapping[str, Sequence[str]]
     """Of each table."""
     functions: Sequence[str]
 
