@@ -10,11 +10,11 @@ from collections.abc import Hashable
 from typing import IO
 
 from grademl_otel.analyzers.exports.perfetto.counters import write_counters
-from grademl_otel.analyzers.exports.perfetto.found import Found, found_in
+from grademl_otel.analyzers.exports.perfetto.found import found_in
 from grademl_otel.analyzers.exports.perfetto.lanes import Arrows, write_lanes
 from grademl_otel.analyzers.exports.perfetto.packets import Packets
-from grademl_otel.analyzers.exports.perfetto.path import NAME, jumps_of, write_path
-from grademl_otel.analyzers.exports.perfetto.slices import Process, pids
+from grademl_otel.analyzers.exports.perfetto.path import jumps_of, write_path
+from grademl_otel.analyzers.exports.perfetto.slices import Slices, pids
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables.material import material
 
@@ -28,8 +28,8 @@ def write(about: Subject, file: IO[bytes]) -> dict[str, int]:
     sections = made.made_path.sections
     begins = [int(one.start.min()) for one in (found.slices, sections) if len(one)]
     packets = Packets(file, min(begins, default=0))
-    path, processes = _processes(found, packets)
-    between = write_path(made.made_path, found, packets, path)
+    between = write_path(made.made_path, found, packets)
+    processes = _processes(found.slices, packets)
     jumps = jumps_of(made.made_path, found)
     write_lanes(found, packets, processes, Arrows.of(jumps, sections))
     tracks: dict[Hashable, int] = {key: processes[number] for key, number in found.slices.keys.items()}
@@ -46,13 +46,10 @@ def write(about: Subject, file: IO[bytes]) -> dict[str, int]:
     return {word: number for word, number in counts.items() if number or word == "spans"}
 
 
-def _processes(found: Found, packets: Packets) -> tuple[int, list[int]]:
-    """Add the processes; return the track of that of the path, and those of all others."""
-    every = [Process(NAME, None, (-1,)), *found.slices.processes]
-    numbers = pids(every)
-    shown = sorted(range(len(every)), key=lambda at: every[at].order)
-    tracks = [0] * len(every)
-    for place, at in enumerate(shown):
-        one = every[at]
-        tracks[at] = packets.process(one.name, numbers[at], place, one.labels)
-    return tracks[0], tracks[1:]
+def _processes(slices: Slices, packets: Packets) -> list[int]:
+    """Add the processes, and return their tracks."""
+    every = slices.processes
+    numbers, tracks = pids(every), [0] * len(every)
+    for place, at in enumerate(sorted(range(len(every)), key=lambda at: every[at].order)):
+        tracks[at] = packets.process(every[at].name, numbers[at], place, every[at].labels)
+    return tracks

@@ -25,8 +25,8 @@ from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.metric_series import MetricSeries
 
 _SECOND: Final = 1e9
-_OF_METRICS: Final = 1 << 20
-"""Counters stand after lanes."""
+_GROUP: Final = "metrics"
+"""Track of a process in which its counters are."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,12 @@ def write_counters(material: Material, packets: Packets, processes: dict[Hashabl
     ``processes``: what a process is known by -> its track. Those of others have none.
     """
     written = 0
-    for place, counter in enumerate(counters_of(material), _OF_METRICS):
+    groups: dict[int, int] = {}
+    for place, counter in enumerate(counters_of(material)):
         process = processes.get(key_of(counter.resource), -1)
-        track = packets.counter(counter.name, process, place, counter.unit)
+        if process not in groups:
+            groups[process] = packets.track(_GROUP, process, 0)
+        track = packets.counter(counter.name, groups[process], place, counter.unit)
         for time, value in zip(counter.time.tolist(), counter.value.tolist(), strict=True):
             packets.count(track, time, value)
         written += len(counter.time)

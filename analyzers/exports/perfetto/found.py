@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is put onto tracks: of a run what it recorded, and what others tell in its traces; or of traces."""
+"""All that is put onto tracks: what a run recorded, and others in its traces; or what others recorded."""
 
 from __future__ import annotations
 

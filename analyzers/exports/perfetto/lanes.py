@@ -13,6 +13,7 @@ from grademl_otel.analyzers.exports.perfetto.packets import Note, Packets
 from grademl_otel.analyzers.exports.perfetto.path import JUMP, Jumps, edge_notes
 from grademl_otel.analyzers.exports.perfetto.rows import tracks_of
 from grademl_otel.analyzers.exports.perfetto.slices import Slices
+from grademl_otel.analyzers.exports.perfetto.spans import MAIN
 from grademl_otel.analyzers.graph.path import Sections
 from grademl_otel.analyzers.model.columns import IntArray
 
@@ -43,16 +44,23 @@ class Arrows:
 
 
 def write_lanes(found: Found, packets: Packets, processes: list[int], arrows: Arrows) -> None:
-    """Write all slices; ``processes`` are the tracks of the processes."""
+    """Write all slices; ``processes`` are the tracks of the processes.
+
+    The other lanes of a process are in its main one, where it has one: a process has no order of its own.
+    """
     slices = found.slices
     order = np.lexsort((slices.depth, -slices.end, slices.start, slices.lane))
     lanes = slices.lane[order]
     shown = sorted(range(len(slices.lanes)), key=lambda at: _place(slices, at))
+    main: dict[int, int] = {}
     for place, lane in enumerate(shown):
         first, end = np.searchsorted(lanes, (lane, lane + 1))
         if end > first:
             one = slices.lanes[lane]
-            _write_lane(slices, order[first:end], packets, (one.name, processes[one.process], place), arrows)
+            described = one.name, main.get(one.process, processes[one.process]), place
+            track = _write_lane(slices, order[first:end], packets, described, arrows)
+            if one.name == MAIN:
+                main[one.process] = track
 
 
 def _place(slices: Slices, lane: int) -> tuple[object, ...]:
@@ -62,13 +70,15 @@ def _place(slices: Slices, lane: int) -> tuple[object, ...]:
 
 def _write_lane(
     slices: Slices, chosen: IntArray, packets: Packets, described: tuple[str, int, int], arrows: Arrows
-) -> None:
-    """Write the ``chosen`` slices of a lane, in order, onto as many tracks as they need."""
+) -> int:
+    """Write the ``chosen`` slices of a lane, in order, onto as many tracks as they need; return the first."""
     track = tracks_of(slices, chosen, slices.lanes[int(slices.lane[chosen[0]])].nesting)
     by_track = np.argsort(track, kind="stable")
     bounds = np.searchsorted(track[by_track], np.arange(int(track.max()) + 2))
-    for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        _write_track(slices, chosen[by_track[first:end]], packets, packets.track(*described), arrows)
+    tracks = [packets.track(*described) for _ in bounds[1:]]
+    for number, first, end in zip(tracks, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        _write_track(slices, chosen[by_track[first:end]], packets, number, arrows)
+    return tracks[0]
 
 
 def _write_track(slices: Slices, chosen: IntArray, packets: Packets, track: int, arrows: Arrows) -> None:

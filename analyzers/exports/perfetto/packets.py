@@ -66,9 +66,10 @@ class Packets:
     # --- tracks -------------------------------------------------------------------------------------------
 
     def process(self, name: str, pid: int, order: int, labels: Sequence[str]) -> int:
-        """Add a process, and return its track; its tracks stand in the order that they have."""
-        track = self._track(name="", parent=-1, order=order)
-        track.child_ordering = TrackDescriptor.EXPLICIT
+        """Add a process, and return its track."""
+        # The name is not shown. Without one, more than fifty of them would stand before the critical path.
+        track = self._track("process", parent=-1, order=order)
+        track.process_ordering = TrackDescriptor.PROCESS_ORDERING_EXPLICIT
         track.process.pid = pid
         track.process.process_name = clean(name)
         track.process.legacy_sort_index = order
@@ -76,8 +77,9 @@ class Packets:
         return self._added(track)
 
     def track(self, name: str, parent: int, order: int, about: str = "") -> int:
-        """Add a track for slices. Those of one name and parent are shown as one."""
+        """Add a track for slices. Those of one name and parent are shown as one, those in it by ``order``."""
         track = self._track(name, parent, order)
+        track.child_ordering = TrackDescriptor.EXPLICIT
         if about:
             track.description = about
         return self._added(track)
@@ -91,9 +93,7 @@ class Packets:
 
     def _track(self, name: str, parent: int, order: int) -> TrackDescriptor:
         self._tracks += 1
-        track = TrackDescriptor(uuid=self._tracks, sibling_order_rank=order)
-        if name:
-            track.name = clean(name)
+        track = TrackDescriptor(uuid=self._tracks, name=clean(name), sibling_order_rank=order)
         if parent >= 0:
             track.parent_uuid = parent
         return track
@@ -117,7 +117,7 @@ class Packets:
         ends: Sequence[int] = (),
         instant: bool = False,
     ) -> None:
-        """Begin a slice, or add one that is but a moment. Arrows begin at it: ``flows``; and end: ``ends``."""
+        """Begin a slice, or add one that is but a moment. Arrows begin at it (``flows``), or end."""
         packet = self._at(time)
         event = packet.track_event
         event.type = TrackEvent.TYPE_INSTANT if instant else TrackEvent.TYPE_SLICE_BEGIN

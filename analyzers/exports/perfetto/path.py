@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The critical path as a process of its own, and the arrows: from section to section, from lane to lane.
+"""The critical path as a track of its own, and the arrows: from section to section, from lane to lane.
 
 An arrow leads from the slice in which the path was to a mark in the slice that it goes on in, at that moment:
 what waited has begun before what it waited for, and an arrow leads from what begins first. The mark is called
@@ -19,10 +19,13 @@ from grademl_otel.analyzers.exports.perfetto.packets import Note, Packets
 from grademl_otel.analyzers.exports.perfetto.rows import side_by_side
 from grademl_otel.analyzers.graph.intervals import Canvas
 from grademl_otel.analyzers.graph.path import KINDS, Sections
+from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.tables.material import MadePath
 
 NAME: Final = "critical path"
+LANES: Final = "lanes of the path"
+_ABOUT: Final = "What the end waited for, back to the start: the sections follow each other without a gap."
 JUMP: Final = "path"
 """Category of the marks where the path goes from one lane to another."""
 
@@ -56,7 +59,7 @@ def jumps_of(made: MadePath, found: Found) -> Jumps:
 
 
 def _slices_of(sections: Sections, found: Found) -> IntArray:
-    """Return the slice in which each section lies: that of its span, else the innermost of its lane; or -1."""
+    """Return the slice in which each section lies: of its span, else the innermost of its lane; else -1."""
     slices = found.slices
     chosen = np.full(len(sections), -1, np.int64)
     some = np.flatnonzero(sections.span_ix >= 0)
@@ -103,29 +106,48 @@ def _innermost(found: Found, lane: int, moments: IntArray) -> IntArray:
     return innermost
 
 
-def write_path(made: MadePath, found: Found, packets: Packets, process: int) -> int:
-    """Write the sections onto tracks of ``process``, paths side by side onto several; return the arrows."""
+def write_path(made: MadePath, found: Found, packets: Packets) -> int:
+    """Write the sections onto tracks, paths side by side onto several; return the arrows between them.
+
+    In that track is another: the lanes in which the path was, one after the other.
+    """
     sections = made.sections
     if not len(sections):
         return 0
     track_of_path = _tracks(made)
-    tracks = [packets.track(NAME, process, 0) for _ in range(int(track_of_path.max()) + 1)]
+    count = int(track_of_path.max()) + 1
+    tracks = [packets.track(NAME, -1, 0, _ABOUT) for _ in range(count)]
+    inner = [packets.track(LANES, tracks[0], 0) for _ in range(count)]
     track = track_of_path[made.path]
     follows = np.zeros(len(sections) + 1, np.bool_)
     follows[1:-1] = made.path[1:] == made.path[:-1]
     order = np.lexsort((sections.start, track))
-    columns = (order, track, sections.start, sections.end, sections.phase, sections.kind)
-    rows = zip(
-        *(column[order].tolist() if column is not order else order.tolist() for column in columns),
-        strict=True,
-    )
-    for at, number, start, end, phase, kind in rows:
+    rows = zip(order.tolist(), track[order].tolist(), strict=True)
+    for at, number in rows:
         flows = (at + 1,) if follows[at + 1] else ()
         ends = (at,) if follows[at] else ()
+        name, kind = sections.phases[int(sections.phase[at])], KINDS[int(sections.kind[at])]
         notes = _notes(sections, found, at)
-        packets.begin(tracks[number], start, sections.phases[phase], KINDS[kind], notes, flows, ends)
-        packets.end(tracks[number], end)
+        packets.begin(tracks[number], int(sections.start[at]), name, kind, notes, flows, ends)
+        packets.end(tracks[number], int(sections.end[at]))
+    for first, last in _stretches(made, order):
+        number = int(track[first])
+        packets.begin(inner[number], int(sections.start[first]), _lane(sections, first), "lane")
+        packets.end(inner[number], int(sections.end[last]))
     return int(follows.sum())
+
+
+def _stretches(made: MadePath, order: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of the sections, in ``order``, of a path that are in one lane together."""
+    path, lane = made.path[order], made.sections.lane[order]
+    begins = np.flatnonzero(changes(path, lane))
+    last = np.append(begins[1:], len(order)) - 1
+    yield from zip(order[begins].tolist(), order[last].tolist(), strict=True)
+
+
+def _lane(sections: Sections, at: int) -> str:
+    rank, name = sections.lanes[int(sections.lane[at])]
+    return name if rank is None else f"rank {rank} {name}"
 
 
 def _tracks(made: MadePath) -> IntArray:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of the tracks of a lane each slice goes to, so that in each of them slices nest or are apart.
 
-A track of Perfetto is a stack: what begins last ends first, and an end is that of what began last. Slices
-that overlap otherwise, in one track, end each other. They get further tracks of the same name, which are shown
-as one.
+A track of Perfetto is a stack: what begins last ends first, and an end is that of what began last. In one
+track, slices that overlap otherwise would end each other. They get further tracks of the same name, which
+are shown as one.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def _labels(resource: dict[str, Any], service: bool) -> tuple[str, ...]:
 
 
 def _lanes(draft: Draft, spans: SpanColumns, ixs: IntArray, process: IntArray) -> IntArray:
-    """Return the lane of each span: the one that it names, else its thread, else one for all of the service."""
+    """Return the lane of each span: the one that it names, else its thread, else that of the service."""
     known, of_process = np.unique(process, return_inverse=True)
     plain = [draft.lane(one, SPANS, BY_PARENT, lane_order(SPANS)) for one in known.tolist()]
     lane = np.array(plain, np.int64)[of_process.reshape(-1)]
