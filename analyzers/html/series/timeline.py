@@ -85,11 +85,12 @@ def timeline(path: Path, spans: SpanColumns) -> Timeline | None:
     row, rows = _rows(every, spans)
     part, parts = _parts(every)
     start, total = every.start - path.start, path.total_ns
+    finest = _cells(start, total, row, part, (len(rows), len(parts)))
     levels: list[Level] = []
     for bins, most in zip(LEVELS, MOST_CELLS, strict=True):
-        level = _level(start, total, row, part, bins)
+        level = _level(finest, bins)
         while len(level.ns) > most and level.bins > FEWEST_BINS:
-            level = _level(start, total, row, part, level.bins // 2)
+            level = _level(finest, level.bins // 2)
         if not levels or level.bins > levels[-1].bins:
             levels.append(level)
     shown = Shown(start, row, part, every.step) if len(every) <= MOST_SECTIONS else None
@@ -98,36 +99,53 @@ def timeline(path: Path, spans: SpanColumns) -> Timeline | None:
     return Timeline(path.start, total, rows, parts, levels, shown, len(every), matrix)
 
 
-def _level(start: IntArray, total: int, row: IntArray, part: IntArray, bins: int) -> Level:
-    """Return the sections that start at ``start`` and tile ``[0, total)`` as cells of ``bins`` bins."""
+def _cells(start: IntArray, total: int, row: IntArray, part: IntArray, size: tuple[int, int]) -> IntArray:
+    """Return the ns of sections that start at ``start`` and tile ``[0, total)``, by (bin, row, part).
+
+    Nearly all lie in one of the many bins; only those with an edge inside are cut.
+    """
+    bins = LEVELS[-1]
     edges = edges_of(total, bins)
-    cuts = np.sort(np.concatenate((start, edges[1:-1])))
-    cuts = cuts[changes(cuts)]
-    section = np.searchsorted(start, cuts, side="right") - 1
-    which = np.searchsorted(edges, cuts, side="right") - 1
-    ns = np.diff(np.append(cuts, total))
-    parts = int(part.max()) + 1
-    cell = (which * (int(row.max()) + 1) + row[section]) * parts + part[section]
-    order = np.argsort(cell, kind="stable")
-    begin = np.flatnonzero(changes(cell[order]))
-    first = order[begin]
-    return Level(
-        bins=bins,
-        bin=which[first],
-        row=row[section[first]],
-        part=part[section[first]],
-        ns=np.add.reduceat(ns[order], begin),
-    )
+    begins = np.searchsorted(start, edges)
+    which = np.repeat(np.arange(bins), np.diff(begins))
+    ns = np.diff(np.append(start, total))
+    over = np.searchsorted(start, edges[1:-1], side="right") - 1
+    over = over[start[over] < edges[1:-1]]
+    over = over[changes(over)] if len(over) else over
+    whole = np.ones(len(start), np.bool_)
+    whole[over] = False
+    cells = np.zeros((bins, *size), np.int64)
+    np.add.at(cells, (which[whole], row[whole], part[whole]), ns[whole])
+    for at in over.tolist():
+        low, high, bin = int(start[at]), int(start[at] + ns[at]), int(which[at])
+        while low < high:
+            cut = min(high, int(edges[bin + 1]))
+            cells[bin, row[at], part[at]] += cut - low
+            low, bin = cut, bin + 1
+    return cells
+
+
+def _level(cells: IntArray, bins: int) -> Level:
+    """Return cells of the finest bins put together in ``bins``, which divides their number."""
+    summed = cells.reshape(bins, -1, *cells.shape[1:]).sum(axis=1)
+    at = np.nonzero(summed)
+    return Level(bins, *(np.asarray(one, np.int64) for one in at), summed[at])
 
 
 def _parts(sections: Sections) -> tuple[IntArray, list[tuple[str, str]]]:
     """Return the part of each section, and the parts, the longest first; the shortest are put together."""
-    pairs = sections.phase * len(KINDS) + sections.kind
-    used, number = np.unique(pairs, return_inverse=True)
-    names = [(sections.phases[pair // len(KINDS)], KINDS[pair % len(KINDS)]) for pair in used.tolist()]
+    number, used = _used(sections.phase * len(KINDS) + sections.kind)
+    names = [(sections.phases[pair // len(KINDS)], KINDS[pair % len(KINDS)]) for pair in used]
     rank, kept = _longest(sections.by(number, len(names)), names, MOST_PARTS)
     left = len(names) - len(kept)
     return rank[number], [names[at] for at in kept] + ([(f"{left} more phases", "")] if left else [])
+
+
+def _used(values: IntArray) -> tuple[IntArray, list[int]]:
+    """Return the number of each value among the distinct ones, and these, sorted; they are small."""
+    there = np.bincount(values) > 0
+    number: IntArray = np.cumsum(there) - 1
+    return number[values], np.flatnonzero(there).tolist()
 
 
 def _rows(sections: Sections, spans: SpanColumns) -> tuple[IntArray, list[str]]:
@@ -135,8 +153,7 @@ def _rows(sections: Sections, spans: SpanColumns) -> tuple[IntArray, list[str]]:
     several = len({rank for rank, _ in sections.lanes}) > 1
     if all(rank is None for rank, _ in sections.lanes):
         return _services(sections, spans)
-    used = np.unique(sections.lane)
-    names = {at: _lane(sections.lanes[at], several) for at in used.tolist()}
+    names = {at: _lane(sections.lanes[at], several) for at in _used(sections.lane)[1]}
     if len(names) > MOST_ROWS:  # of the many what is alike
         names = {at: _together(name) for at, name in names.items()}
     keys = sorted(names, key=lambda at: _order(sections.lanes[at]))
