@@ -68,6 +68,15 @@ def clock_for(whole_ns: float) -> Clock:
     return seconds if whole_ns >= _LONG_NS else milliseconds
 
 
+def moments_within(whole_ns: float) -> Clock:
+    """Return how the times at which parts of ``whole_ns`` begin and end are written: finer than lengths."""
+    return _moment if whole_ns >= _LONG_NS else milliseconds
+
+
+def _moment(ns: float) -> str:
+    return f"{ns / 1e9:,.3f} s"
+
+
 def any_known(rows: Sequence[object], name: str) -> bool:
     """Return whether column ``name`` is worth showing: of one of ``rows`` it is neither unknown nor 0."""
     return any(getattr(row, name) for row in rows)

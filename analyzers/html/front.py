@@ -108,11 +108,12 @@ def front(about: Subject, document: ReportDocument) -> Front:
 
 
 def _sentences(lines: Sequence[str]) -> list[str]:
-    """Return ``lines`` such that the first one ends with a sentence."""
+    """Return ``lines`` such that the first one, which is large, ends with a sentence."""
     first, *rest = lines
-    while rest and not first.endswith((".", "!", "?")):
-        first = f"{first} {rest.pop(0)}"
-    return [first, *rest]
+    if first.endswith((".", "!", "?")):
+        return [first, *rest]
+    lead, end, begun = first.rpartition(". ")
+    return [lead + end.strip(), " ".join([begun, *rest])] if end else [" ".join(lines)]
 
 
 def _title(document: ReportDocument) -> str:

@@ -79,7 +79,7 @@ def longest_sections(document: ReportDocument) -> DataTable | None:
     longest = path.sections.longest(SECTIONS)
     services = longest.services()
     several = len({*services} - {""}) > 1
-    show = cells.clock_for(path.total_ns)
+    show = cells.moments_within(path.total_ns)
     key = _key(document)
     return DataTable(
         "longest-sections",

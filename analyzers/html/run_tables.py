@@ -50,9 +50,9 @@ def where_the_time_went(document: ReportDocument) -> DataTable | None:
         ],
         [
             [
-                cells.phase(name) if name != STEPS else cells.Cell(name, name, phase="p-steps"),
+                cells.phase(name) if name != STEPS else cells.words(name),
                 cells.time(round(ns / ranks), show),
-                cells.share(ns / (wall * ranks or 1), name),
+                cells.share(ns / (wall * ranks or 1), name if name != STEPS else None),
             ]
             for name, ns in sorted(total.items(), key=lambda item: -item[1])
         ],

@@ -164,6 +164,11 @@ def test_how_it_ended_badly_goes_before_everything_else(
     in_order(pages[name].text, "train.py", "It did not end in order", first, "Data complete", "Verdict")
 
 
+def test_what_is_large_is_a_sentence(pages: dict[str, Page]) -> None:
+    (lead,) = [one.text for one in pages["killed"].root.all("p") if "lead" in classes(one)]
+    assert re.fullmatch(r"Backward takes \d+ % of each step\.", lead)
+
+
 def test_a_run_that_ended_in_order_has_no_such_block(pages: dict[str, Page]) -> None:
     assert "did not end in order" not in pages["four ranks"].text
 
