@@ -63,7 +63,8 @@ def contents() -> str:
 
 def page(name: str, command: click.Command) -> str:
     """Return the page of ``command``."""
-    context = click.Context(command, info_name=f"grademl {name}")
+    root = click.Context(grademl, info_name="grademl", **grademl.context_settings)
+    context = click.Context(command, info_name=name, parent=root)
     names = [f"grademl {one}" for one in (name, *grademl.aliases_of(name))]
     text, examples = _help(command)
     usage = " ".join([f"grademl {name}", *command.collect_usage_pieces(context)])
