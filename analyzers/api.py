@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.copy.pull import Pulled
     from grademl_otel.analyzers.copy.push import Pushed
     from grademl_otel.analyzers.execution import ExecutionModel
+    from grademl_otel.analyzers.exports.export import Exported
     from grademl_otel.analyzers.reporting.doctor_document import DoctorDocument
     from grademl_otel.analyzers.sql.database import Database
     from grademl_otel.analyzers.sql.result import QueryResult
@@ -159,6 +160,30 @@ def database(source: Address = None, *, external: bool = False, **options: Any) 
     if (broken := answers.broken_off(about.telemetry)) is not None:
         warnings.warn(broken, stacklevel=2)
     return Database(about, external)
+
+
+def export(
+    source: Address,
+    to: str,
+    output: str | PathLike[str],
+    *,
+    graph: str | None = None,
+    of: str | None = None,
+    table: str | None = None,
+    **options: Any,
+) -> Exported:
+    """Write what was read into ``output`` in a form that other tools take; return what was written.
+
+    ``to`` is perfetto, folded, graphml, parquet or otlp (docs/exports.md); ``graph``, ``of`` and ``table``
+    choose as the options of these names do.
+    """
+    from grademl_otel.analyzers.exports.export import Export
+
+    chosen = {"graph": graph, "of": of, "table": table}
+    done = Export(_query(source, options), to, chosen).into(fspath(output))
+    if done.broken is not None:
+        warnings.warn(done.broken, stacklevel=2)
+    return done
 
 
 def dependency_graph(source: Address = None, **options: Any) -> nx.DiGraph:

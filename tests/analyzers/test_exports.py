@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from grademl_otel import analyzers
 from grademl_otel.analyzers import errors
 from grademl_otel.analyzers.cli.app import run as cli
 from grademl_otel.analyzers.exports.forms import FORMS
@@ -328,3 +329,31 @@ def test_metrics_of_the_run_are_counted(
     options = ["--to", "otlp", "-o", tmp_path / "x.jsonl", "--json"]
     done = json.loads(export(capsys, store, *options)[1])
     assert done["written"]["metric points"] == POINTS
+
+
+# --- From Python ------------------------------------------------------------------------------------------
+
+
+def test_the_verb_of_python_is_that_of_the_command(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "one.parquet", tmp_path / "other.parquet"
+    done = analyzers.export(store, "parquet", one, table="steps", ranks=(0,))
+    options = ["--to", "parquet", "--table", "steps", "--ranks", "0", "-o", other]
+    assert export(capsys, store, *options)[0] == 0
+    assert one.read_bytes() == other.read_bytes()
+    assert (done.path, done.bytes, done.verdict) == (str(one), one.stat().st_size, "complete")
+    with pytest.raises(errors.UsageError, match="--graph is an option of --to graphml"):
+        analyzers.export(store, "parquet", one, graph="path")
+    with pytest.raises(errors.UsageError, match="there is perfetto"):
+        analyzers.export(store, "xml", one)
+
+
+def test_a_broken_source_is_a_warning_in_python(tmp_path: Path) -> None:
+    sim = simulate(TRAINING)
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(sim.training, sim.spans))[:-200])
+    with pytest.warns(UserWarning, match="the answer is about what was read"):
+        done = analyzers.export(path, "otlp", tmp_path / "out.jsonl")
+    assert done.broken is not None
+    assert done.written["spans"] > 0
