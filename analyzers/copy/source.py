@@ -114,7 +114,7 @@ class CopySource:
                 break
             self._read_one(piece, builder, found)
             self.options.progress("spans", len(builder), total)
-        if builder.full:
+        if builder.full and (total is None or total > len(builder)):
             found.capped = True
             found.warnings.append(
                 f"{self.path}: stopped after {len(builder):,} spans; read more with --max-spans"

@@ -153,6 +153,8 @@ def test_the_bound_on_spans_holds_for_copies(tmp_path: Path, pieces: dict[str, b
     bounded = read(tmp_path / "copy", max_spans=50)
     assert len(bounded.spans) == 50
     assert bounded.ledger.capped
+    there = len(read(tmp_path / "copy").spans)
+    assert not read(tmp_path / "copy", max_spans=there).ledger.capped
 
 
 def test_a_selection_copied_is_that_selection_when_it_is_read(tmp_path: Path) -> None:
