@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, NoReturn
 
 from grademl_otel import semconv as sc
@@ -20,7 +21,7 @@ from grademl_otel.analyzers.comparison.judging import Pair
 from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, RATE, TRUTH, WORDS, Quantity
 from grademl_otel.analyzers.comparison.of_run import SCOPES, RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
-from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs
+from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs, steadier
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Statistic
 from grademl_otel.analyzers.diagnosis.engine import RULES
 from grademl_otel.analyzers.errors import UsageError
@@ -133,13 +134,12 @@ def _pair_of_runs(expression: Expression, pairs: RunPairs) -> Pair:
         return pairs.budget(_known(expression, parts, _budget_names(pairs.a)))
     if function in ("finding", "errors"):
         raise UsageError(f"{expression.measure} is no difference of runs; `grademl check` takes findings")
-    statistic = _statistic(expression)
     if name == "step_time":
-        return pairs.step_time(statistic)
+        return _by(expression, pairs.step_time)
     if name == "samples_per_s":
-        return pairs.samples_per_s(statistic)
+        return _by(expression, pairs.samples_per_s)
     if name in SCOPES:
-        return pairs.scope(name, statistic)
+        return _by(expression, partial(pairs.scope, name))
     if name == "wall" and function is None:
         return pairs.wall()
     phase = _known(expression, known, sc.PHASES)
@@ -148,32 +148,35 @@ def _pair_of_runs(expression: Expression, pairs: RunPairs) -> Pair:
         if phase in ("ended", "complete", "findings", "exposed_wait") or function is not None:
             raise UsageError(f"{expression.measure} is no difference of runs; `grademl check` takes it")
         return Pair(phase, "run", plain[0][phase], plain[1][phase])
-    return pairs.phase(phase, statistic)
+    return _by(expression, partial(pairs.phase, phase))
 
 
 def _pair_of_traces(expression: Expression, pairs: TracePairs) -> Pair:
     name, function = expression.name, expression.function
     if function in ("budget", "finding"):
         raise UsageError(f"{expression.measure}: that is told of runs recorded by grademl-otel; here is none")
+    if name == "duration" and function not in ("path", "errors"):
+        return _by(expression, pairs.duration)
     if function is None and name == "errors":
         return pairs.errors()
-    if function is not None or name != "duration":
-        if name == "duration":
-            return pairs.duration(_statistic(expression))
-        plain = [side.plain() for side in (pairs.a, pairs.b)]
-        if function is None and name in plain[0]:
-            if name == "complete":
-                raise UsageError("complete is no difference; `grademl check` takes it")
-            return Pair(name, "run", plain[0][name], plain[1][name])
-        in_a, in_b = pairs.a.called(name), pairs.b.called(name)
-        if not in_a and not in_b:
-            _no_such(expression, [*pairs.a.names(), *pairs.b.names()])
-        if function == "path":
-            return pairs.path(name, in_a, in_b)
-        if function == "errors":
-            return pairs.errors(name)
-        return pairs.operation(name, in_a, in_b, _statistic(expression))
-    return pairs.duration()
+    plain = [side.plain() for side in (pairs.a, pairs.b)]
+    if function is None and name in plain[0]:
+        if name == "complete":
+            raise UsageError("complete is no difference; `grademl check` takes it")
+        return Pair(name, "run", plain[0][name], plain[1][name])
+    in_a, in_b = pairs.a.called(name), pairs.b.called(name)
+    if not in_a and not in_b:
+        _no_such(expression, [*pairs.a.names(), *pairs.b.names()])
+    if function == "path":
+        return pairs.path(name, in_a, in_b)
+    if function == "errors":
+        return pairs.errors(name)
+    return _by(expression, partial(pairs.operation, name, in_a, in_b))
+
+
+def _by(expression: Expression, make: Callable[[Statistic], Pair]) -> Pair:
+    """Return the pair by the function that was given; without one as the answer has it, median or mean."""
+    return steadier(make) if expression.function is None else make(_statistic(expression))
 
 
 def _operation(expression: Expression, found: TraceMeasures) -> str:

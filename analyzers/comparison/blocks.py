@@ -21,6 +21,8 @@ _ALIKE: Final = 0.5
 """Autocorrelation from which on steps repeat,"""
 _TURNS: Final = 0.2
 """if that is so much more than that of neighbours."""
+_FEWEST_TURNS: Final = 16
+"""Turns below which nobody knows that there are any."""
 _NOTHING: Final = 1e-12
 """Variance of what is left when all repeats exactly."""
 
@@ -37,7 +39,7 @@ def block_length(series: FloatArray) -> int:
     if lags <= run or not np.any(series != series[0]):
         return 1
     most = max(1, ceil(min(3 * sqrt(count), count / 3)))
-    period = _period(_autocovariance(series - series.mean(), lags))
+    period = _period(_autocovariance(series - series.mean(), lags), count)
     if period > 1:
         turn = np.arange(count) % period
         series = series - (np.bincount(turn, series) / np.bincount(turn))[turn]
@@ -45,10 +47,13 @@ def block_length(series: FloatArray) -> int:
     return int(min(ceil(length / period) * period, most))
 
 
-def _period(covariance: FloatArray) -> int:
+def _period(covariance: FloatArray, count: int) -> int:
     """Return after how many steps they are alike again; 1 where they do not take turns."""
     correlation = covariance / covariance[0]
-    at = int(correlation[2:].argmax()) + 2
+    most = min(len(correlation), count // _FEWEST_TURNS + 1)
+    if most <= 2:
+        return 1
+    at = int(correlation[2:most].argmax()) + 2
     alike = correlation[at] >= _ALIKE and correlation[at] - correlation[1] >= _TURNS
     return at if alike else 1
 

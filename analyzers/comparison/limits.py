@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from grademl_otel.analyzers.comparison.asked import pair, quantity
 from grademl_otel.analyzers.comparison.document import FAILED, NOT_KNOWN, PASSED, Number, Result
@@ -90,15 +91,18 @@ def _held(expression: Expression, found: Pair, comparisons: int) -> Result:
     elif any(expression.holds(end) for end in ends):
         note = "the interval reaches beyond the limit: more steps would tell"
     n = [count for count in (told.n_a, told.n_b) if count is not None]
-    return _result(
-        expression,
-        status,
-        told.unit,
-        told.difference,
-        told.interval,
-        told.relative,
-        min(n) if n else None,
-        note,
+    return replace(
+        _result(
+            expression,
+            status,
+            told.unit,
+            told.difference,
+            told.interval,
+            told.relative,
+            min(n) if n else None,
+            note,
+        ),
+        measure=found.measure,
     )
 
 

@@ -27,13 +27,13 @@ from grademl_otel.analyzers.diagnosis.facts import recorded_in_part
 from grademl_otel.analyzers.diagnosis.finding import INFO, Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of
 from grademl_otel.analyzers.graph import lane_budget
-from grademl_otel.analyzers.graph.budget import steady_durations, steady_level
+from grademl_otel.analyzers.graph.budget import LaneBudgetRow, steady_durations, steady_level
 from grademl_otel.analyzers.graph.event_graph import FloatArray
 from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
 from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
-from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES
+from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, MainLanes
 from grademl_otel.analyzers.graph.runs.run_path import run_path
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.subject import Subject
@@ -69,6 +69,10 @@ class RunMeasures:
         return max((steady_level(self.run, rank) for rank in self.run.ranks), default=0)
 
     @cached_property
+    def _main(self) -> MainLanes:
+        return activities(self.run).main
+
+    @cached_property
     def _unit(self) -> tuple[IntArray, int]:
         """The number of the step of each row, from 0, and how many there are."""
         numbers, unit = np.unique(self.run.steps.step[self.rows], return_inverse=True)
@@ -77,7 +81,7 @@ class RunMeasures:
     @cached_property
     def _pieces(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """Column (index into the steady rows), name, outermost name and length of the pieces in steps."""
-        main = activities(self.run).main
+        main = self._main
         place = np.full(len(self.run.steps) + 1, -1, np.int64)  # the last: outside of rows
         place[self.rows] = np.arange(len(self.rows))
         column = place[main.row]
@@ -142,7 +146,7 @@ class RunMeasures:
         values = self._phase_ns(name) if there else np.zeros(len(self.rows))
         told: BoolArray | None = None
         if name in COLLECTIVE_PARTS:
-            told = activities(self.run).main.told[self.rows]
+            told = self._main.told[self.rows]
             if not told.any():
                 return unknown(unit, "no step tells waiting for other ranks and transfer apart")
         if share:
@@ -228,15 +232,18 @@ class RunMeasures:
 
     def budget(self, part: str, share: bool = False) -> Quantity:
         """Return the time under ``part`` in the lane budget of the rank with most of it."""
-        rows = [row.ns for row in lane_budget(self.run) if row.phase == part and row.within is None]
-        ns = max(rows, default=0)
+        ns = max((row.ns for row in self._budget if row.phase == part), default=0)
         wall = self.run.end - self.run.start
         return Quantity(FRACTION, value=ns / max(1, wall), once=True) if share else _once(NS, ns)
 
     @cached_property
+    def _budget(self) -> list[LaneBudgetRow]:
+        return [row for row in lane_budget(self.run) if row.within is None]
+
+    @cached_property
     def budget_parts(self) -> list[str]:
         """The names in the lane budget of any rank."""
-        return sorted({row.phase for row in lane_budget(self.run) if row.within is None})
+        return sorted({row.phase for row in self._budget})
 
     def exposed_wait(self) -> Quantity:
         """Return the part of the steady steps in which the device was idle while they waited for data."""

@@ -156,7 +156,7 @@ class TracePairs:
         pairs = Pairs([steadier(self.duration), self.duration(P95), self.errors()])
         operations = dict.fromkeys([*self.a.operations()[:_OPERATIONS], *self.b.operations()[:_OPERATIONS]])
         for of in operations:
-            pairs.found.append(self.operation(title(of), [of], [of]))
+            pairs.found.append(steadier(partial(self.operation, title(of), [of], [of])))
         for of in operations:
             pair = self.path(title(of), [of], [of])
             if max(_value(pair.a), _value(pair.b)) >= self._threshold:
@@ -194,7 +194,8 @@ def steadier(make: Callable[[Statistic], Pair]) -> Pair:
     """Return the pair of medians; that of means where the median of either side spreads much more."""
     median = make(MEDIAN)
     if median.reason is not None and median.refused is None and median.told and median.enough:
-        return make(MEAN)  # it depends too much on single steps
+        mean = make(MEAN)  # the median depends too much on single steps
+        return mean if mean.reason is None else median
     if median.reason is not None:
         return median
     mean = make(MEAN)

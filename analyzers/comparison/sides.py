@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -109,18 +110,20 @@ def _conditions(found: RunMeasures) -> dict[str, str]:
         framework = resource.get(sc.FRAMEWORK_NAME)
         told[str(framework or "framework")] = resource.get(sc.FRAMEWORK_VERSION)
         told["Python"] = resource.get("process.runtime.version")
-    several = len(run.loaders) > 1
-    for number, loader in enumerate(run.loaders.values(), 1):
-        of = f" of loader {number}" if several else ""
-        told |= {
-            f"workers{of}": loader.workers,
-            f"prefetch{of}": loader.prefetch,
-            f"batch{of}": loader.batch_size,
-            f"persistent workers{of}": "yes" if loader.persistent else "no",
-        }
+    loaders = list(run.loaders.values())
+    told["workers"] = _each([loader.workers for loader in loaders])
+    told["prefetch"] = _each([loader.prefetch for loader in loaders])
+    told["batch"] = _each([loader.batch_size for loader in loaders])
+    told["persistent workers"] = _each(["yes" if loader.persistent else "no" for loader in loaders])
     micro = np.unique(run.steps.micro[found.rows])
     told["micro-batches"] = ", ".join(map(str, micro.tolist()[:4])) or None
     return {name: str(value) for name, value in told.items() if value is not None}
+
+
+def _each(values: Sequence[object]) -> str | None:
+    """Return what all loaders have, or that of each; None without any."""
+    texts = ["?" if value is None else str(value) for value in values]
+    return ", ".join(dict.fromkeys(texts) if len(set(texts)) < 2 else texts) or None
 
 
 def _hosts(run: Run) -> int | None:

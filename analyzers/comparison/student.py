@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import atan, cos, pi, sin, sqrt
 from statistics import NormalDist
 from typing import Final
@@ -12,6 +13,7 @@ _NORMAL_FROM: Final = 500
 _WIDEST: Final = 1e6
 
 
+@lru_cache(maxsize=256)
 def two_sided(alpha: float, freedom: int) -> float:
     """Return t that T exceeds, on either side, with probability ``alpha``; for 1 or more degrees."""
     if freedom >= _NORMAL_FROM:
