@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.query import Query
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
@@ -21,7 +20,7 @@ from grademl_otel.analyzers.reporting.of_traces import critical_path_of_traces, 
 from grademl_otel.analyzers.reporting.sections import BY
 from grademl_otel.analyzers.sources.registry import address
 from grademl_otel.analyzers.sources.servers.jaeger_address import asked_in, merged
-from grademl_otel.analyzers.subject import Subject, open_query, read_subject, selection_of
+from grademl_otel.analyzers.subject import Subject, broken_off, open_query, read_subject, selection_of
 
 PAGE_SECTIONS: Final = 2_000
 """Sections of the path, the longest, that a page holds as data."""
@@ -147,9 +146,3 @@ def _check(by: str = "phase", top: int | None = None) -> None:
         raise UsageError(f"by {by!r}: a path is added up by one of {', '.join(BY)}")
     if top is not None and top < 1:
         raise UsageError(f"top {top}: give a number above 0")
-
-
-def broken_off(telemetry: Telemetry) -> str | None:
-    """Return a line for a source that broke off midway, else None."""
-    broken = telemetry.ledger.broken
-    return f"{telemetry.uri}: {broken}; the answer is about what was read" if broken else None

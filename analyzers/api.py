@@ -25,7 +25,7 @@ from grademl_otel.analyzers.reporting.document import (
     ReportDocument,
     RunsDocument,
 )
-from grademl_otel.analyzers.subject import read_subject
+from grademl_otel.analyzers.subject import broken_off, read_subject
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -157,7 +157,7 @@ def database(source: Address = None, *, external: bool = False, **options: Any) 
     from grademl_otel.analyzers.sql.database import Database
 
     about = read_subject(_query(source, options))
-    if (broken := answers.broken_off(about.telemetry)) is not None:
+    if (broken := broken_off(about.telemetry)) is not None:
         warnings.warn(broken, stacklevel=2)
     return Database(about, external)
 

@@ -170,3 +170,9 @@ def _matching_roots(spans: SpanColumns, query: Query) -> list[int]:
     wanted = np.zeros(len(spans), bool)  # by number of trace
     wanted[spans.trace_ix[match]] = True
     return [root for root in trace_roots(spans) if wanted[spans.trace_ix[root]]]
+
+
+def broken_off(telemetry: Telemetry) -> str | None:
+    """Return a line for a source that broke off midway, else None."""
+    broken = telemetry.ledger.broken
+    return f"{telemetry.uri}: {broken}; the answer is about what was read" if broken else None

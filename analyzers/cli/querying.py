@@ -56,8 +56,7 @@ def query(**options: Any) -> Outcome:
     grademl query -c "SELECT step, duration_ns FROM steps ORDER BY duration_ns DESC LIMIT 5"
     grademl query jaeger://jaeger --run 3f2a -c "FROM path" -f parquet -o path.parquet
     """
-    from grademl_otel.analyzers.answers import broken_off
-    from grademl_otel.analyzers.subject import read_subject
+    from grademl_otel.analyzers.subject import broken_off, read_subject
 
     style, sql, script = take_style(options), options.pop("sql"), options.pop("script")
     external = options.pop("external")

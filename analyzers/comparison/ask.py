@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from grademl_otel.analyzers.answers import Answer, broken_off
+from grademl_otel.analyzers.answers import Answer
 from grademl_otel.analyzers.comparison import limits
 from grademl_otel.analyzers.comparison.differences import BY, THRESHOLD, differences
 from grademl_otel.analyzers.comparison.document import (
@@ -31,7 +31,7 @@ from grademl_otel.analyzers.errors import (
 )
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.subject import open_query, read_subject
+from grademl_otel.analyzers.subject import broken_off, open_query, read_subject
 
 _RUN_OF_SOURCE: Final = re.compile(r"(.*)#([0-9a-fA-F]{1,32}|latest)")
 _MOST_EXPRESSIONS: Final = 1_000

@@ -11,12 +11,11 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from grademl_otel.analyzers.answers import broken_off
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.exports.forms import Counts, Form, form_of
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.query import Query
-from grademl_otel.analyzers.subject import read_subject
+from grademl_otel.analyzers.subject import broken_off, read_subject
 from grademl_otel.analyzers.units import count, size
 from grademl_otel.analyzers.whole_files import write_whole
 
