@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
@@ -82,12 +82,14 @@ def sources(context: click.Context, param: click.Parameter, typed: str) -> list[
 
 def runs(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the id of a run of the folder that is SOURCE, or of the default one, the latest first."""
-    found = [("latest", "the latest run"), *_local_runs(_folder(context.params))]
+    found = [("latest", "the latest run"), *_local_runs(_folder(context))]
     return [CompletionItem(word, help=about) for word, about in found if word.startswith(typed)]
 
 
-def _folder(given: dict[str, Any]) -> Path:
-    return Path(given.get("source") or os.environ.get("GRADEML_SOURCE") or DEFAULT_STORE)
+def _folder(context: click.Context) -> Path:
+    # Arguments before an option whose value is being typed are not parsed yet.
+    given = context.params.get("source") or next(iter(context.args), None)
+    return Path(given or os.environ.get("GRADEML_SOURCE") or DEFAULT_STORE)
 
 
 def _local_runs(folder: Path) -> Iterator[tuple[str, str]]:
