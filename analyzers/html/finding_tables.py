@@ -6,7 +6,7 @@ from __future__ import annotations
 from grademl_otel.analyzers.diagnosis.finding import Evidence, Finding
 from grademl_otel.analyzers.html import cells
 from grademl_otel.analyzers.html.front import ranks_in_words
-from grademl_otel.analyzers.html.parts import DataTable
+from grademl_otel.analyzers.html.parts import Cell, DataTable
 from grademl_otel.analyzers.reporting.document import CompletenessInfo, ReportDocument
 from grademl_otel.analyzers.reporting.report_screen import in_words
 from grademl_otel.analyzers.units import milliseconds, percent
@@ -40,12 +40,12 @@ def findings(document: ReportDocument) -> DataTable | None:
     )
 
 
-def _gain(finding: Finding) -> list[cells.Cell]:
+def _gain(finding: Finding) -> list[Cell]:
     if finding.gain is None:
         return [cells.NOTHING, cells.NOTHING]
     fraction = finding.gain.fraction
     return [
-        cells.Cell(f"{percent(fraction)} of the step", fraction),
+        Cell(f"{percent(fraction)} of the step", fraction),
         cells.phase(finding.gain.next_limit),
     ]
 
@@ -82,15 +82,15 @@ def evidence(document: ReportDocument) -> DataTable | None:
     )
 
 
-def _value(one: Evidence, value: float) -> cells.Cell:
+def _value(one: Evidence, value: float) -> Cell:
     if one.unit == "ns":
-        return cells.Cell(milliseconds(value), value)
-    return cells.Cell(percent(value) if one.unit == "1" else f"{value:g}", value)
+        return Cell(milliseconds(value), value)
+    return Cell(percent(value) if one.unit == "1" else f"{value:g}", value)
 
 
 def data_in_numbers(complete: CompletenessInfo) -> DataTable:
     """Return every count that the verdict on the data goes by."""
-    rows: list[tuple[str, str, int | float | None, int | float | None]] = [
+    rows: list[tuple[str, str, int | None, int | None]] = [
         ("spans", "Spans", complete.spans.received, complete.spans.expected),
         ("ranks", "Ranks", len(complete.ranks.present), complete.ranks.expected),
         ("steps", "Training steps", complete.steps.measured, complete.steps.expected),
@@ -101,13 +101,11 @@ def data_in_numbers(complete: CompletenessInfo) -> DataTable:
         ("partial_traces", "Traces that are there in part", len(complete.partial_traces), None),
         ("marks_dropped", "Marks that the recorder dropped", complete.tracer.dropped, None),
     ]
-    found = [
-        [cells.Cell(title, name), cells.count(here), _expected(there)] for name, title, here, there in rows
-    ]
+    found = [[Cell(title, name), cells.count(here), _expected(there)] for name, title, here, there in rows]
     cost = complete.tracer.cost_fraction
     found.append(
         [
-            cells.Cell("Cost of recording, of the run", "tracer_cost_fraction"),
+            Cell("Cost of recording, of the run", "tracer_cost_fraction"),
             cells.UNKNOWN if cost is None else cells.part(cost),
             cells.NOTHING,
         ]
@@ -116,7 +114,7 @@ def data_in_numbers(complete: CompletenessInfo) -> DataTable:
         ("clipped_ns", "Time of children outside of their parents, cut", complete.clipped_ns),
         ("overlap_ns", "Overlap of siblings in one lane, cut", complete.overlap_ns),
     ):
-        found.append([cells.Cell(title, name), cells.time(ns), cells.NOTHING])
+        found.append([Cell(title, name), cells.time(ns), cells.NOTHING])
     return DataTable(
         "data",
         "What the verdict on the data goes by",
@@ -125,8 +123,8 @@ def data_in_numbers(complete: CompletenessInfo) -> DataTable:
     )
 
 
-def _expected(number: int | float | None) -> cells.Cell:
-    return cells.NOTHING if number is None else cells.Cell(f"{number:,}", number)
+def _expected(number: int | None) -> Cell:
+    return cells.NOTHING if number is None else Cell(f"{number:,}", number)
 
 
 def clocks(complete: CompletenessInfo) -> DataTable | None:
@@ -149,7 +147,7 @@ def clocks(complete: CompletenessInfo) -> DataTable | None:
                 cells.time(one.offset_ns),
                 cells.time(one.error_ns),
                 cells.count(one.pairs),
-                cells.Cell("yes" if one.applied else "no", "true" if one.applied else "false"),
+                Cell("yes" if one.applied else "no", "true" if one.applied else "false"),
             ]
             for one in complete.clocks
         ],

@@ -8,7 +8,7 @@ from typing import Final
 
 from grademl_otel.analyzers.graph.runs.main_lane import STEP_PHASES
 from grademl_otel.analyzers.html import cells
-from grademl_otel.analyzers.html.parts import DataTable
+from grademl_otel.analyzers.html.parts import Cell, DataTable
 from grademl_otel.analyzers.reporting.breakdown import MAIN
 from grademl_otel.analyzers.reporting.document import (
     BreakdownEntry,
@@ -21,7 +21,7 @@ from grademl_otel.analyzers.reporting.document import (
 )
 from grademl_otel.analyzers.reporting.ranks import latest_first, of_steps
 from grademl_otel.analyzers.reporting.report_screen import STEPS
-from grademl_otel.analyzers.units import clock, milliseconds, size
+from grademl_otel.analyzers.units import clock, milliseconds, percent, size
 
 RANKS: Final = 1_024
 """Ranks of a table, those that come first in it."""
@@ -239,7 +239,7 @@ def loaders(found: list[LoaderInfo]) -> DataTable | None:
                 cells.count(one.workers),
                 cells.count(one.prefetch),
                 cells.count(one.batch_size),
-                cells.Cell("yes" if one.persistent else "no", "true" if one.persistent else "false"),
+                Cell("yes" if one.persistent else "no", "true" if one.persistent else "false"),
             ]
             for one in found
         ],
@@ -266,7 +266,7 @@ def memory(document: ReportDocument) -> DataTable | None:
             [
                 cells.count(one.rank),
                 cells.count(one.device),
-                *(cells.Cell(size(getattr(one, kind)), getattr(one, kind)) for kind in kinds),
+                *(Cell(size(getattr(one, kind)), getattr(one, kind)) for kind in kinds),
             ]
             for one in found[:RANKS]
         ],
@@ -274,12 +274,12 @@ def memory(document: ReportDocument) -> DataTable | None:
     )
 
 
-def _of_wall(ns: int, wall_ns: int) -> cells.Cell:
-    return cells.Cell(_percent(ns, wall_ns), ns)
+def _of_wall(ns: int, wall_ns: int) -> Cell:
+    return Cell(_percent(ns, wall_ns), ns)
 
 
 def _percent(ns: int, wall_ns: int) -> str:
-    return cells.percent(ns / (wall_ns or 1))
+    return percent(ns / (wall_ns or 1))
 
 
 def _rest(shown: int, there: int, what: str) -> str:
