@@ -53,7 +53,7 @@ def export(**options: Any) -> Outcome:
     grademl export --to perfetto -o run.perfetto-trace       open it in ui.perfetto.dev
     grademl export --to folded --of path | flamegraph.pl > path.svg
     grademl export run-3f2a --to parquet -o tables
-    grademl export jaeger://jaeger --trace 4bf92f35 --to otlp -o trace.jsonl
+    grademl export jaeger://jaeger --trace 4bf92f3577b34da6a3ce929d0e0e4736 --to otlp -o t.jsonl
     grademl export grademl-runs --to graphml --steps 100:110 -o steps.graphml
     grademl export jaeger://jaeger --run 3f2a --to graphml --graph types -o types.graphml
     """

@@ -325,7 +325,10 @@ def metrics_in(database: sqlite3.Connection) -> list[CopiedMetrics]:
     if not count(database, "SELECT count(*) FROM sqlite_master WHERE name = 'metrics'"):
         return []
     rows = database.execute("SELECT key, version, file, bytes, points, warnings FROM metrics ORDER BY rowid")
-    return [CopiedMetrics(*known, msgspec.json.decode(lines, type=list[str])) for *known, lines in rows]
+    return [
+        CopiedMetrics(key, version, file, size, points, msgspec.json.decode(lines, type=list[str]))
+        for key, version, file, size, points, lines in rows
+    ]
 
 
 def count(database: sqlite3.Connection, query: str, *values: str) -> int:

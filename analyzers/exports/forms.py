@@ -47,11 +47,13 @@ class Form:
 
     @property
     def write(self) -> Callable[..., Counts]:
-        return _of(self.module, "write")
+        found: Callable[..., Counts] = _of(self.module, "write")
+        return found
 
     @property
-    def write_folder(self) -> Callable[..., Counts]:
-        return _of(self.module, "write_folder")
+    def write_folder(self) -> Callable[..., tuple[Counts, int]]:
+        found: Callable[..., tuple[Counts, int]] = _of(self.module, "write_folder")
+        return found
 
 
 def _of(module: str, name: str) -> Any:

@@ -79,7 +79,7 @@ def _compressed(file: IO[bytes], ending: str) -> Iterator[IO[bytes]]:
         import zstandard
 
         with zstandard.ZstdCompressor(_ZSTD_LEVEL).stream_writer(file, closefd=False) as stream:
-            yield stream  # type: ignore[misc]
+            yield stream
     else:
         yield file
 
