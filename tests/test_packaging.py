@@ -93,6 +93,10 @@ def test_the_wheel_holds_every_module_and_one_import_root(
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in names if name.endswith(".py")} == expected
+    page = ROOT / "analyzers" / "html"
+    parts = [path.relative_to(page) for kind in ("css", "js", "html") for path in page.rglob(f"*.{kind}")]
+    assert len(parts) > 4
+    assert {f"grademl_otel/analyzers/html/{part.as_posix()}" for part in parts} <= set(names)
     for module in ("/_core.", "/_jsonscan."):
         assert len([name for name in names if module in name]) == CAN_COMPILE
     assert not any(name.endswith(".c") for name in names)
