@@ -64,7 +64,7 @@ def _halved(message: bytes, points: int) -> Iterator[tuple[bytes, int]]:
 
 def _points_of(metric: Metric) -> list[object]:
     which = metric.WhichOneof("data")
-    return [] if which is None else getattr(metric, which).data_points  # type: ignore[no-any-return]
+    return [] if which is None else getattr(metric, which).data_points
 
 
 @dataclass

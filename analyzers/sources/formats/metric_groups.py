@@ -70,9 +70,10 @@ class MetricGroup:
 
     def _message(self) -> ResourceMetrics:
         try:
-            return ResourceMetrics.FromString(self.raw)
+            message: ResourceMetrics = ResourceMetrics.FromString(self.raw)
         except DecodeError:
             raise Unreadable("not OTLP metrics in protobuf, or a damaged message") from None
+        return message
 
     def _as_document(self) -> dict[str, Any]:
         document: dict[str, Any] = json_format.MessageToDict(self._message(), use_integers_for_enums=True)
@@ -85,7 +86,7 @@ def _points(document: dict[str, Any]) -> Iterator[list[Any]]:
     try:
         for scope in document.get("scopeMetrics") or document.get("scope_metrics") or ():
             for metric in scope.get("metrics") or ():
-                data = next((metric[key] for key in _DATA if metric.get(key)), {})
+                data: dict[str, Any] = next((metric[key] for key in _DATA if metric.get(key)), {})
                 points = data.get("dataPoints") or data.get("data_points") or []
                 if not isinstance(points, list):
                     raise TypeError("points that are no array")
