@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dependency graph of a run or a trace, its critical path, and where the time of each main lane went.
 
-What is here is loaded when it is asked for: an answer on spans alone needs no graph.
+What is here is loaded when it is asked for.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from grademl_otel.analyzers.on_demand import on_demand
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.graph.budget import (
@@ -105,14 +106,7 @@ __all__ = [
     "tree_summary",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found  # asked for once
-    return found
+__getattr__ = on_demand(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
