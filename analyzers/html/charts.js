@@ -5,8 +5,8 @@
 
 (() => {
   // As in charts/path_chart.py and charts/steps_chart.py.
-  const ROW = { label: 15, bar: 20, gap: 7 };
-  const PLOT = { top: 16, height: 190, strip: 28, bar: 9 };
+  const ROW = { label: 15, gap: 7 };
+  const PLOT = { top: 16, height: 190, strip: 28, bar: 9, marker: 0.004 };
   const ONE_BY_ONE = 1200;
   const MOST_BINS = 400;
   const MOST_JUMPS = 300;
@@ -46,12 +46,13 @@
     }
   }
 
-  /** A time on an axis whose ticks are `step` apart: 2.5 s, 40 s, 1 h 30 min. */
+  /** A time on an axis whose ticks are `step` apart: 250 ms, 2.5 s, 40 s, 1 h 30 min. */
   function timeLabel(ns, step) {
     if (step < S) {
-      let digits = 1;
-      while (digits < 9 && (step * 10 ** digits) % S) digits += 1;
-      return `${(ns / S).toFixed(digits)} s`;
+      const [unit, name] = ns >= S ? [S, "s"] : [1e6, "ms"];
+      let digits = 0;
+      while (digits < 9 && (step * 10 ** digits) % unit) digits += 1;
+      return `${(ns / unit).toFixed(digits)} ${name}`;
     }
     let left = Math.floor(ns / S);
     const words = [];
@@ -140,10 +141,10 @@
 
   // --- The critical path -----------------------------------------------------------------------------------
 
-  const rowTop = (row) => row * (ROW.label + ROW.bar + ROW.gap) + ROW.label;
+  const rowTop = (data, row) => row * (ROW.label + data.bar + ROW.gap) + ROW.label;
 
   function drawPath(data, view, show) {
-    const height = data.rows.length * (ROW.label + ROW.bar + ROW.gap);
+    const height = rowTop(data, data.rows.length) - ROW.label;
     show("time", timeAxis(view, ROW.label, height));
     const boxes = data.parts.map(() => []);
     const items = [];
@@ -165,7 +166,7 @@
         const from = sections.start[at];
         const to = at + 1 < sections.start.length ? sections.start[at + 1] : total;
         const row = sections.row[at];
-        const made = box(view, from, to, rowTop(row), ROW.bar);
+        const made = box(view, from, to, rowTop(data, row), data.bar);
         put(sections.part[at], made, () => ofSection(data, view, at, from, to));
         if (at > first && sections.row[at - 1] !== row) jumps.push([from, sections.row[at - 1], row]);
       }
@@ -175,10 +176,11 @@
     const lines = jumps.length > MOST_JUMPS ? [] : jumps.map(([at, one, other]) => {
       const x = share((at - view.start) / (view.end - view.start));
       return shape("line", {
-        x1: x, y1: rowTop(Math.min(one, other)) + ROW.bar, x2: x, y2: rowTop(Math.max(one, other)),
+        x1: x, y1: rowTop(data, Math.min(one, other)) + data.bar, x2: x, y2: rowTop(data, Math.max(one, other)),
       });
     });
-    const groups = [group("jumps", lines)];
+    show("behind", [group("jumps", lines)]);
+    const groups = [];
     data.parts.forEach((part, at) => {
       groups.push(group(part.class, boxes[at]));
       if (part.wait) groups.push(group(`striped ${part.class}`, boxes[at].map((one) => one.cloneNode())));
@@ -203,9 +205,9 @@
       bin = level.bin[at];
       row = level.row[at];
       const which = bin;
-      const high = (ROW.bar * level.ns[at]) / (to - from);
+      const high = (data.bar * level.ns[at]) / (to - from);
       filled += high;
-      const made = box(view, from, to, rowTop(row) + ROW.bar - filled, high);
+      const made = box(view, from, to, rowTop(data, row) + data.bar - filled, high);
       put(level.part[at], made, () => ofBin(data, view, level, which));
     }
   }
@@ -263,7 +265,8 @@
       const mine = [];
       const across = [];
       for (const [from, to, what] of kind.bands) {
-        put(mine, box(view, from, to, y, PLOT.bar), () => {
+        const least = to > from ? 0 : (view.end - view.start) * PLOT.marker;
+        put(mine, box(view, to > from ? from : Math.max(0, to - least), Math.max(to, least), y, PLOT.bar), () => {
           const long = to > from ? `: ${milliseconds(to - from)}` : "";
           return `${what}${long}\nfrom ${moment(view, from)}${to > from ? ` to ${moment(view, to)}` : ""}`;
         });
@@ -450,7 +453,7 @@
       const chosen = [...this.chosen];
       const shown = (node) => !chosen.length || chosen.some((kind) => node.classList.contains(kind));
       for (const node of this.svg.querySelectorAll('.marks > g[class], svg > [class^="p-"], .striped')) {
-        node.classList.toggle("dimmed", !shown(node) && !node.classList.contains("jumps"));
+        node.classList.toggle("dimmed", !shown(node));
       }
     }
   }

@@ -19,11 +19,12 @@ from markupsafe import Markup
 
 from grademl_otel.analyzers.html import finding_tables, run_tables
 from grademl_otel.analyzers.html.charts import draw
+from grademl_otel.analyzers.html.charts.palette import telling_apart
 from grademl_otel.analyzers.html.contents import parts
 from grademl_otel.analyzers.html.embedding import bounded, brief, document_json, plain_json, printable
 from grademl_otel.analyzers.html.front import NOTES, front
 from grademl_otel.analyzers.html.provenance import command, provenance
-from grademl_otel.analyzers.reporting.document import ReportDocument
+from grademl_otel.analyzers.reporting.document import PopulationInfo, ReportDocument
 from grademl_otel.analyzers.reporting.jaeger_hint import to_jaeger
 from grademl_otel.analyzers.reporting.report_screen import not_judged
 from grademl_otel.analyzers.subject import Subject
@@ -37,6 +38,18 @@ _SHORT_ID: Final = 8
 
 def page(about: Subject, document: ReportDocument) -> str:
     """Return the page that shows ``document``, which is the report on ``about``."""
+    with telling_apart(_operations(document)):
+        return _rendered(about, document)
+
+
+def _operations(document: ReportDocument) -> list[str]:
+    """Return what has a colour on the page, the longest first."""
+    if isinstance(document.path, PopulationInfo):
+        return [entry.operation for entry in document.path.population]
+    return [entry.key for entry in document.summary]
+
+
+def _rendered(about: Subject, document: ReportDocument) -> str:
     charts = draw(about, document)
     complete = document.completeness
     behind = (

@@ -198,7 +198,8 @@ def test_on_paper_all_is_open_and_light(browser: Browser, short: Made) -> None:
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert page.locator("details:not([open])").count() == 0
         assert page.locator("#path-data").is_visible()
-        assert page.locator("button:visible").count() == 0
+        assert page.locator("[data-zoom]:visible, [data-do]:visible").count() == 0
+        assert page.locator("#chart-path .legend").is_visible()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert page.locator("details:not([open])").count() == closed

@@ -114,7 +114,8 @@ def _lines(of: Distribution, quantiles: list[tuple[str, int]], bottom: float) ->
     for level, (name, ns) in enumerate(quantiles):
         place = _x(of, ns)
         y = 10 + 11 * (level % 2)
-        yield line(share(place, 1), y + 2, share(place, 1), bottom)
+        edge = share(min(place, 0.9985), 1)  # at the very end half of it were outside
+        yield line(edge, y + 2, edge, bottom)
         anchor = "end" if place > 0.7 else "start"
         yield text(share(place, 1), y, f"{name} {milliseconds(ns)}", "", anchor)
 

@@ -2,12 +2,17 @@
 """One colour for each phase, the same in every chart and table, as a class of `charts.css`.
 
 Phases of one kind have related colours, told apart by lightness as well as hue. What others call their
-operations has one of twelve more, by a hash of the name: the same on every page.
+operations has one of twelve more: within `telling_apart` in the order of the names that it is given, so that
+the first twelve differ, else by a hash of the name.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 from grademl_otel import semconv as sc
@@ -53,17 +58,39 @@ _CLASSES: Final = {
     LOADER_START: "p-loader-start",
 }
 _OTHERS: Final = 12
+_NUMBERED: Final = re.compile(r"#\d+$")
+"""Steps of a profile, which are one operation."""
 
 WAITS: Final = frozenset((WAIT, HANDOFF, UNEXPLAINED))
 """Kinds of sections that are drawn with stripes."""
 _WAITS: Final = sc.WAIT_PHASES | {RANKS_WAIT}
 
 
+_given: ContextVar[Mapping[str, str]] = ContextVar("_given")
+
+
+@contextmanager
+def telling_apart(names: Iterable[str]) -> Iterator[None]:
+    """Give others' operations different colours, those named first, on the page that is made meanwhile."""
+    others = dict.fromkeys(_NUMBERED.sub("", name) for name in names if _known(name) is None)
+    token = _given.set({name: f"p-x{at % _OTHERS}" for at, name in enumerate(others)})
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
 def phase_class(phase: str) -> str:
     """Return the class of ``phase``, or of an operation of a foreign span."""
-    known = _CLASSES.get(phase.removeprefix(sc.DEVICE_PREFIX))
-    if known is not None:
-        return known
+    name = _NUMBERED.sub("", phase)
+    return _known(name) or _given.get({}).get(name) or _hashed(name)
+
+
+def _known(phase: str) -> str | None:
+    return _CLASSES.get(phase.removeprefix(sc.DEVICE_PREFIX))
+
+
+def _hashed(phase: str) -> str:
     return f"p-x{zlib.crc32(phase.encode('utf-8', 'surrogatepass')) % _OTHERS}"
 
 

@@ -28,9 +28,12 @@ from grademl_otel.analyzers.units import count, duration, milliseconds, percent
 
 KEY: Final = "path"
 LABEL: Final = 15
-"""px of a row's label, of its bar, and between rows; `report.js` has the same."""
-BAR: Final = 20
+"""px of a row's label, and between rows; `charts.js` has the same."""
 GAP: Final = 7
+_BARS: Final = ((2, 44), (5, 28))
+"""(rows, px of the bar of each) up to so many rows."""
+_BAR: Final = 20
+MOST_JUMPS: Final = 300
 ONE_BY_ONE: Final = 1_200
 """Sections in view up to which each is drawn; of more the bins are."""
 _IN_LEGEND: Final = 14
@@ -38,12 +41,15 @@ _IN_LEGEND: Final = 14
 
 def path_chart(path: Timeline) -> Chart:
     """Return the chart of a path."""
-    height = len(path.rows) * (LABEL + BAR + GAP) + 18
+    height = _top(path, len(path.rows)) - LABEL + 18
     one_by_one = path.sections is not None and path.count <= ONE_BY_ONE
     shapes = _sections(path, path.sections) if one_by_one and path.sections else _cells(path, path.levels[0])
     content = [
         STRIPES.format(id=KEY),
         time_axis(0, path.total_ns, LABEL, height - 18),
+        '<g class="behind">',
+        group("jumps", _jumps(path, path.sections) if one_by_one and path.sections else ()),
+        "</g>",
         group("labels", _labels(path)),
         '<g class="marks">',
         *shapes,
@@ -68,6 +74,7 @@ def path_data(path: Timeline) -> dict[str, Any]:
     sections = path.sections
     return {
         "total": path.total_ns,
+        "bar": bar_of(path),
         "rows": [shown(name) for name in path.rows],
         "shares": [percent(ns / path.total_ns) for ns in path.by_row_and_part.sum(axis=1).tolist()],
         "parts": [
@@ -109,43 +116,55 @@ def _about(path: Timeline) -> str:
     )
 
 
-def _top(row: int) -> int:
-    return row * (LABEL + BAR + GAP) + LABEL
+def bar_of(path: Timeline) -> int:
+    """Return the height of a row's bar, in px."""
+    return next((px for rows, px in _BARS if len(path.rows) <= rows), _BAR)
+
+
+def _top(path: Timeline, row: int) -> int:
+    return row * (LABEL + bar_of(path) + GAP) + LABEL
 
 
 def _labels(path: Timeline) -> Iterator[str]:
     shares = path.by_row_and_part.sum(axis=1).tolist()
     for row, name in enumerate(path.rows):
-        yield rect("0", _top(row), "100%", BAR, ' class="lane"')
-        yield text("0", _top(row) - 4, f"{shown(name)} · {percent(shares[row] / path.total_ns)}")
+        yield rect("0", _top(path, row), "100%", bar_of(path), ' class="lane"')
+        yield text("0", _top(path, row) - 4, f"{shown(name)} · {percent(shares[row] / path.total_ns)}")
 
 
 def _sections(path: Timeline, of: Shown) -> Iterator[str]:
-    ends = np.append(of.start[1:], path.total_ns)
-    places = zip(of.start.tolist(), ends.tolist(), of.row.tolist(), of.part.tolist(), strict=True)
+    ns = np.diff(np.append(of.start, path.total_ns))
     boxes: list[list[str]] = [[] for _ in path.parts]
-    jumps, before = [], None
-    for start, end, row, part in places:
-        x = share(start, path.total_ns)
-        boxes[part].append(rect(x, _top(row), share(end - start, path.total_ns), BAR))
-        if before is not None and before != row:
-            low, high = min(before, row), max(before, row)
-            jumps.append(line(x, _top(low) + BAR, x, _top(high)))
-        before = row
-    yield group("jumps", jumps)
+    for start, length, row, part in zip(
+        of.start.tolist(), ns.tolist(), of.row.tolist(), of.part.tolist(), strict=True
+    ):
+        x, width = share(start, path.total_ns), share(length, path.total_ns)
+        boxes[part].append(rect(x, _top(path, row), width, bar_of(path)))
     yield from _boxes(path, boxes)
+
+
+def _jumps(path: Timeline, of: Shown) -> Iterator[str]:
+    """Lines between rows, where the path goes from one to another; none where they were too many."""
+    jumps = np.flatnonzero(np.diff(of.row)) + 1
+    if len(jumps) > MOST_JUMPS:
+        return
+    for at in jumps.tolist():
+        low, high = sorted(of.row[at - 1 : at + 1].tolist())
+        x = share(int(of.start[at]), path.total_ns)
+        yield line(x, _top(path, low) + bar_of(path), x, _top(path, high))
 
 
 def _cells(path: Timeline, level: Level) -> Iterator[str]:
     edges = [path.total_ns * at // level.bins for at in range(level.bins + 1)]
     boxes: list[list[str]] = [[] for _ in path.parts]
     filled: tuple[int, int, float] = (-1, -1, 0.0)
+    bar = bar_of(path)
     cells = zip(level.bin.tolist(), level.row.tolist(), level.part.tolist(), level.ns.tolist(), strict=True)
     for at, row, part, ns in cells:
         length = edges[at + 1] - edges[at]
         below = filled[2] if filled[:2] == (at, row) else 0.0
-        height = BAR * ns / length
-        y = _top(row) + BAR - below - height
+        height = bar * ns / length
+        y = _top(path, row) + bar - below - height
         boxes[part].append(rect(share(edges[at], path.total_ns), y, share(length, path.total_ns), height))
         filled = (at, row, below + height)
     yield from _boxes(path, boxes)

@@ -9,6 +9,7 @@ from typing import Final
 from grademl_otel.analyzers.units import milliseconds
 
 _S: Final = 1_000_000_000
+_MS: Final = 1_000_000
 _COARSE: Final = tuple(
     seconds * _S
     for seconds in (
@@ -61,12 +62,13 @@ def time_ticks(start: int, end: int, most: int = 8) -> list[tuple[int, str]]:
 
 
 def time_label(ns: int, step: int) -> str:
-    """Return a time of an axis whose ticks are ``step`` apart: 2.5 s, 40 s, 1 h 30 min."""
+    """Return a time of an axis whose ticks are ``step`` apart: 250 ms, 2.5 s, 40 s, 1 h 30 min."""
     if step < _S:
-        digits = 1
-        while step * 10**digits % _S:
+        unit, name = (_S, "s") if ns >= _S else (_MS, "ms")
+        digits = 0
+        while step * 10**digits % unit:
             digits += 1
-        return f"{ns / _S:.{digits}f} s"
+        return f"{ns / unit:.{digits}f} {name}"
     left, words = ns // _S, []
     for unit, name in _UNITS:
         if left >= unit:

@@ -23,9 +23,10 @@ from grademl_otel.analyzers.html.charts.drawing import (
     tools,
 )
 from grademl_otel.analyzers.html.charts.scales import Heights
-from grademl_otel.analyzers.html.parts import Cell, Chart, DataTable, Heading
+from grademl_otel.analyzers.html.charts.steps_table import steps_table
+from grademl_otel.analyzers.html.parts import Chart
 from grademl_otel.analyzers.html.series.durations import Binned, Durations, Points
-from grademl_otel.analyzers.html.series.events import Bands
+from grademl_otel.analyzers.html.series.events import Band, Bands
 from grademl_otel.analyzers.units import count, milliseconds
 
 KEY: Final = "steps"
@@ -35,10 +36,11 @@ PLOT: Final = 190
 STRIP: Final = 28
 """px of one kind of events: its label and its bar."""
 STRIP_BAR: Final = 9
+MARKER: Final = 0.004
+"""Part of the width by which something that took no time is drawn before it."""
 MEDIAN: Final = 1.4
 _ACROSS: Final = ("evaluation", "checkpoint", "missing")
 """Kinds that are drawn behind the steps, too."""
-_MOST_IN_TABLE: Final = 400
 _CLASSES: Final = {
     "epoch": "p-x0",
     "trial": "p-x9",
@@ -85,7 +87,7 @@ def steps_chart(durations: Durations, bands: Sequence[Bands], total_ns: int) -> 
         title="Step durations" if noun == "step" else "Durations of the traces",
         about=_about(durations, heights),
         figure=figure,
-        table=_table(durations, total_ns),
+        table=steps_table(durations, total_ns),
     )
 
 
@@ -223,88 +225,17 @@ def _strips(bands: Sequence[Bands], total_ns: int) -> Iterator[str]:
     for at, kind in enumerate(bands):
         yield group(
             f"band {kind.kind.replace(' ', '-')} {_CLASSES[kind.kind]}",
-            (
-                rect(
-                    share(band.start, total_ns),
-                    _strip(at) + 3,
-                    share(band.end - band.start, total_ns),
-                    STRIP_BAR,
-                )
-                for band in kind.bands
-            ),
+            (_band(band, _strip(at) + 3, total_ns) for band in kind.bands),
         )
+
+
+def _band(band: Band, y: float, total_ns: int) -> str:
+    start, end = band.start, band.end
+    if end == start:
+        start, end = max(0, end - round(total_ns * MARKER)), max(end, round(total_ns * MARKER))
+    return rect(share(start, total_ns), y, share(end - start, total_ns), STRIP_BAR)
 
 
 def _strip(at: int) -> int:
     """Return the y of the label of a kind of events."""
     return TOP + PLOT + at * STRIP + 16
-
-
-def _table(durations: Durations, total_ns: int) -> DataTable:
-    return _points_table(durations) if not durations.levels else _bins_table(durations, total_ns)
-
-
-def _points_table(durations: Durations) -> DataTable:
-    points, noun = durations.points, durations.noun
-    kept = points.take(np.arange(min(len(points), _MOST_IN_TABLE)))
-    several = durations.ranks > 1
-    rows = []
-    for start, ns, number, rank, steady in zip(
-        kept.start.tolist(),
-        kept.ns.tolist(),
-        kept.number.tolist(),
-        kept.rank.tolist(),
-        kept.steady.tolist(),
-        strict=True,
-    ):
-        row = [Cell(f"{number:,}", number), Cell(milliseconds(start), start), Cell(milliseconds(ns), ns)]
-        row += [Cell(str(rank), rank)] if several else []
-        row += [Cell("yes" if steady else "no", "yes" if steady else "no")] if noun == "step" else []
-        rows.append(row)
-    left = len(points) - len(kept)
-    return DataTable(
-        id="steps-data",
-        caption=f"Duration of each {noun}",
-        headings=[
-            Heading(noun, noun.capitalize(), numeric=True),
-            Heading("start_ns", "Began at", numeric=True),
-            Heading("duration_ns", "Took", numeric=True),
-            *([Heading("rank", "Rank", numeric=True)] if several else []),
-            *([Heading("steady", "Steady")] if noun == "step" else []),
-        ],
-        rows=rows,
-        omitted=f"{left:,} more are in the data that the page holds." if left else "",
-    )
-
-
-def _bins_table(durations: Durations, total_ns: int) -> DataTable:
-    level, noun = durations.levels[0], durations.noun
-    of = level.spread
-    columns: Sequence[tuple[Heading, list[int], bool]] = (
-        (
-            Heading("start_ns", "From", numeric=True),
-            [total_ns * at // level.bins for at in of.bin.tolist()],
-            True,
-        ),
-        (Heading(f"first_{noun}", f"First {noun}", numeric=True), level.first.tolist(), False),
-        (Heading(f"last_{noun}", f"Last {noun}", numeric=True), level.last.tolist(), False),
-        (Heading("count", f"{noun.capitalize()}s", numeric=True), of.count.tolist(), False),
-        (Heading("min_ns", "Shortest", numeric=True), of.least.tolist(), True),
-        (Heading("p50_ns", "Median", numeric=True), of.p50.tolist(), True),
-        (Heading("p95_ns", "95 %", numeric=True), of.p95.tolist(), True),
-        (Heading("max_ns", "Longest", numeric=True), of.most.tolist(), True),
-    )
-    rows: list[list[Cell]] = [[] for _ in of.bin.tolist()]
-    for _, values, is_time in columns:
-        for row, value in zip(rows, values, strict=True):
-            row.append(_cell(value, is_time))
-    return DataTable(
-        id="steps-data",
-        caption=f"Durations of the {noun}s that began in each of {level.bins} equal parts of time",
-        headings=[heading for heading, _, _ in columns],
-        rows=rows,
-    )
-
-
-def _cell(value: int, is_time: bool) -> Cell:
-    return Cell(milliseconds(value) if is_time else f"{value:,}", value)
