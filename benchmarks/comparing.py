@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,12 +43,9 @@ class Kind:
     slower: float = 0.0
 
 
-KINDS: Final = tuple(
-    Kind(steps, rho, slower)
-    for steps in (60, 200, 1_000)
-    for rho in (0.0, 0.5, 0.9)
-    for slower in (0.0, 0.02, 0.05, 0.1)
-)
+STEPS: Final = (60, 200, 1_000)
+RHO: Final = (0.0, 0.5, 0.9)
+SLOWER: Final = (0.0, 0.02, 0.05, 0.1)
 
 
 def passed_on(dice: np.random.Generator, steps: int, rho: float) -> np.ndarray:
@@ -108,18 +104,15 @@ def found(kind: Kind, pairs: int, seed: int) -> Found:
     )
 
 
-def table(rows: Sequence[Found]) -> str:
-    """Return a table of Markdown: a line for each length and dependence."""
-    head = "| steps | rho | any difference, A/A | +2 % seen | +5 % seen | +10 % seen | step not judged |"
-    lines = [head, "|" + " ---: |" * 7]
-    for one in (row for row in rows if not row.kind.slower):
-        alike = [row for row in rows if (row.kind.steps, row.kind.rho) == (one.kind.steps, one.kind.rho)]
-        seen = {row.kind.slower: row.step for row in alike}
-        cells = [f"{one.anything:.1%}", *(f"{seen[slower]:.0%}" for slower in (0.02, 0.05, 0.1))]
-        cells.append(f"{max(row.unknown for row in alike):.0%}")
-        shown = " | ".join(cell.replace("%", " %") for cell in cells)
-        lines.append(f"| {one.kind.steps:,} | {one.kind.rho} | {shown} |")
-    return "\n".join(lines)
+HEAD: Final = "| steps | rho | any difference, A/A | +2 % seen | +5 % seen | +10 % seen | not judged |"
+
+
+def line(steps: int, rho: float, pairs: int, seed: int) -> str:
+    """Return a line of the table."""
+    rows = [found(Kind(steps, rho, slower), pairs, seed) for slower in SLOWER]
+    cells = [f"{rows[0].anything:.1%}", *(f"{row.step:.0%}" for row in rows[1:])]
+    cells.append(f"{max(row.unknown for row in rows):.0%}")
+    return f"| {steps:,} | {rho} | {' | '.join(cell.replace('%', ' %') for cell in cells)} |"
 
 
 def main() -> None:
@@ -127,7 +120,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    print(table([found(kind, chosen.pairs, chosen.seed) for kind in KINDS]))
+    print(HEAD, "|" + " ---: |" * 7, sep="\n")
+    for steps in STEPS:
+        for rho in RHO:
+            print(line(steps, rho, chosen.pairs, chosen.seed), flush=True)
 
 
 if __name__ == "__main__":

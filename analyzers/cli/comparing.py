@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -161,8 +162,15 @@ def _source_and_expressions(arguments: tuple[str, ...]) -> tuple[str | None, tup
     if not arguments:
         raise UsageError("what to check? give expressions, as 'step_time<200ms' or complete")
     from grademl_otel.analyzers.comparison.ask import is_source
+    from grademl_otel.analyzers.comparison.expressions import suggestion
 
     if is_source(arguments[0]):
+        if (
+            len(arguments) == 1
+            and not Path(arguments[0]).exists()
+            and (near := suggestion(arguments[0], ("complete",)))
+        ):
+            raise UsageError(f"{arguments[0]} is no expression{near}")
         if len(arguments) == 1:
             raise UsageError(f"what to check of {arguments[0]}? give expressions, as 'step_time<200ms'")
         return arguments[0], arguments[1:]
