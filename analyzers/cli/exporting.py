@@ -19,7 +19,7 @@ from grademl_otel.analyzers.cli.options import (
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.exports.forms import FORMS, GRAPHS, STACKS, form_of
-from grademl_otel.analyzers.printable import clean, clean_json, clean_lines
+from grademl_otel.analyzers.printable import clean, clean_lines
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.exports.export import Export
@@ -69,7 +69,7 @@ def export(**options: Any) -> Outcome:
         raise UsageError(f"--to {to} is a folder of files; name one with -o, or one table with --table")
     query = take_query(options)
     refuse_every_attempt(query)
-    from grademl_otel.analyzers.exports.export import Export, to_json
+    from grademl_otel.analyzers.exports.export import Export
 
     found = Export(query, to, chosen)
     if output is None:
@@ -79,7 +79,7 @@ def export(**options: Any) -> Outcome:
         if not as_json:
             for line in (str(done), *(f"note: {note}" for note in found.notes)):
                 click.echo(clean(line), err=True)
-        outcome = Outcome(clean_json(to_json(done)) if as_json else "", None, found.reservation(strict))
+        outcome = Outcome(done.to_json() if as_json else "", None, found.reservation(strict))
     if found.reasons is not None and not strict:
         click.echo(clean(f"grademl: incomplete: {found.reasons}"), err=True)
     return outcome

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-import msgspec
-
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.exports.forms import Counts, Form, form_of
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.reporting.canvas import Canvas
+from grademl_otel.analyzers.shown import Records, Shown
 from grademl_otel.analyzers.subject import broken_off, read_subject
 from grademl_otel.analyzers.units import count, size
 from grademl_otel.analyzers.whole_files import write_whole
@@ -23,8 +23,8 @@ SCHEMA: Final = "grademl.export/1"
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What an export wrote, and how whole that is."""
+class Exported(Shown, screen="exports.export"):
+    """What an export wrote, and how whole that is: schema `grademl.export/1`."""
 
     schema: str
     source: str
@@ -39,9 +39,19 @@ class Exported:
     broken: str | None
     """Why the source broke off midway, if it did: then a part was written."""
 
+    def _tables(self) -> Mapping[str, Records]:
+        return {"export": Records(Exported, [self])}
+
     def __str__(self) -> str:
         what = ", ".join(count(number, word.removesuffix("s")) for word, number in self.written.items())
         return f"wrote {self.path}: {what}, {size(self.bytes)}"
+
+
+def draw(canvas: Canvas, done: Exported) -> None:
+    """Write what was written, and what is missing in it."""
+    canvas.verbatim(str(done))
+    for reason in done.incomplete_because:
+        canvas.line(f"- {reason}", indent=2)
 
 
 class Export:
@@ -108,11 +118,6 @@ class Export:
             return None
         more = f" (and {count(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}"
-
-
-def to_json(done: Exported) -> str:
-    """Return ``done`` as the document `grademl.export/1`."""
-    return msgspec.json.format(msgspec.json.encode(done), indent=2).decode()
 
 
 def _recorded(query: Query, form: Form) -> Query:

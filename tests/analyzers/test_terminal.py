@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_every_screen_fits(width: int, answers: dict[str, Shown]) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_number_is_parted_from_its_unit(width: int, answers: dict[str, Shown]) -> None:
     for name, lines in screens(answers, width):
-        for one, following in zip(lines, lines[1:], strict=False):
+        for one, following in pairwise(lines):
             parted = re.search(r"\d$", one) and UNIT.match(following.strip())
             assert not parted, (name, one, following)
 
@@ -112,18 +113,9 @@ ROWS = [("a long name of something", "0123456789ab", "123,456.7 ms", "1.2 s", "#
 
 
 def test_columns_go_in_order_and_are_named() -> None:
-    tables = {
-        width: drawn(width, *WIDE, ROWS, header=True, spare=("p99", "id")) for width in (80, 60, 50, 40)
-    }
-    assert tables[80][2].split() == [
-        *["a", "long", "name", "of", "something"],
-        *ROWS[0][1:3][0:1],
-        "123,456.7",
-        "ms",
-        "1.2",
-        "s",
-        "#" * 12,
-    ]
+    spare = ("p99", "id")
+    tables = {width: drawn(width, *WIDE, ROWS, header=True, spare=spare) for width in (80, 60, 50, 40)}
+    assert tables[80][2].split() == " ".join(ROWS[0]).split()
     assert "#" not in tables[60][2]
     assert tables[60][1].split() == ["name", "id", "p50", "p99"]
     assert tables[50][-1] == "(no room for: p99)"
