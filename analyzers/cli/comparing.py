@@ -28,7 +28,7 @@ from grademl_otel.analyzers.errors import UsageError
 if TYPE_CHECKING:
     from grademl_otel.analyzers.answers import Answer
     from grademl_otel.analyzers.comparison.document import CheckDocument, DiffDocument
-    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.queries import Query
 
 # Here as words and numbers, so that help and completion load nothing of the analysis.
 BY: Final = ("phase", "type")
@@ -165,13 +165,10 @@ def _source_and_expressions(arguments: tuple[str, ...]) -> tuple[str | None, tup
     from grademl_otel.analyzers.comparison.expressions import suggestion
 
     if is_source(arguments[0]):
-        if (
-            len(arguments) == 1
-            and not Path(arguments[0]).exists()
-            and (near := suggestion(arguments[0], ("complete",)))
-        ):
-            raise UsageError(f"{arguments[0]} is no expression{near}")
         if len(arguments) == 1:
+            near = "" if Path(arguments[0]).exists() else suggestion(arguments[0], ("complete",))
+            if near:
+                raise UsageError(f"{arguments[0]} is no expression{near}")
             raise UsageError(f"what to check of {arguments[0]}? give expressions, as 'step_time<200ms'")
         return arguments[0], arguments[1:]
     return None, arguments
