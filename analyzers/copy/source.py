@@ -106,9 +106,9 @@ class CopySource:
 
     def _load(self) -> Telemetry:
         contents = self._contents()
-        builder = SpanBuilder(self.options.max_spans)
-        found = Ledger()
         total = None if contents is None else contents.spans
+        builder = SpanBuilder(self.options.max_spans, total or 0)
+        found = Ledger()
         for piece in self.pieces(Selection(), found):
             if builder.full:
                 break

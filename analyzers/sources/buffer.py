@@ -39,9 +39,10 @@ Decode = Callable[[Any], dict[str, Any]]
 class SpanBuilder:
     """Collects spans of any number of documents and formats, then yields them as `SpanColumns`."""
 
-    def __init__(self, max_spans: int) -> None:
+    def __init__(self, max_spans: int, expected: int = 0) -> None:
+        """``expected``: how many spans will come, where the source tells; there may be more or fewer."""
         self.max_spans = max_spans
-        self._parts = Parts(_COLUMNS)
+        self._parts = Parts(_COLUMNS, min(expected, max_spans))
         self._names: dict[str, int] = {}
         self._resources = _Distinct()
         self._scopes = _Distinct()

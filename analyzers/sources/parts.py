@@ -28,14 +28,23 @@ _TOGETHER: Final = 256
 _SMALL: Final = 256 * _TOGETHER
 """if they have fewer rows than that."""
 
+_MOST_EXPECTED: Final = 1 << 24
+"""Rows: what is expected is what somebody's file says."""
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Parts:
     """Arrays of given names and types, all of one length, each with raw attributes and events a row."""
 
-    def __init__(self, dtypes: Mapping[str, Any]) -> None:
+    def __init__(self, dtypes: Mapping[str, Any], expected: int = 0) -> None:
+        """``expected``: for so many rows there are arrays from the beginning, not put together at the end.
+
+        Then the memory of one part serves the next: each byte that a process never had before is dear.
+        """
         self._dtypes = {**dtypes, **dict.fromkeys(_REFERENCES, np.int32)}
+        self._expected = min(expected, _MOST_EXPECTED)
+        self._whole: Arrays = {name: np.empty(self._expected, of) for name, of in self._dtypes.items()}
         self._parts: list[Arrays] = []
         self._settled = 0
         self._raws: list[RawColumn] = []
@@ -69,8 +78,13 @@ class Parts:
             self._raws.append(events)
             part["events_column"] = np.full_like(row, at + 1)
         part["events_row"] = row
+        first, self._length = self._length, self._length + len(row)
+        if len(self._parts) < 2 and self._length <= self._expected:
+            for name, array in self._whole.items():
+                array[first : self._length] = part[name]
+            part = {name: array[: self._length] for name, array in self._whole.items()}
+            self._parts.clear()
         self._parts.append(part)
-        self._length += len(row)
         if len(self._parts) - self._settled >= _TOGETHER:
             self._settle()
 

@@ -23,6 +23,7 @@ from grademl_otel.analyzers.model.columns import (
     SpanColumns,
 )
 from grademl_otel.analyzers.sources import Selection
+from grademl_otel.analyzers.sources.batch import CodedNames
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.narrow import narrow, take
 from tests.support.build import B, batch
@@ -428,3 +429,44 @@ def test_keys_are_looked_for_before_anything_is_decoded() -> None:
     builder.add(batch([B(1, own, 0, raw=raw) for own, raw in enumerate(raws, 1)]))
     store = builder.finish(Ledger()).raw_attributes
     assert [store.may_have(ix, [b"x", b"a.b"]) for ix in range(4)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("expected", [0, 1, 7, 12, 99, 2**70])
+def test_how_many_spans_were_expected_changes_nothing(expected: int) -> None:
+    def some(first: int, count: int) -> list[B]:
+        return [
+            B(1, ix + 1, ix, 10 * ix, 10 * ix + 5, name=f"n{ix % 3}", raw=b"%d" % ix, events=b"e" * (ix % 2))
+            for ix in range(first, first + count)
+        ]
+
+    def told(spans: SpanColumns) -> list[object]:
+        return [spans.parent_ix.tolist()] + [
+            [of(ix) for of in (spans.span_id_hex, spans.name, spans.attributes, spans.events)]
+            for ix in range(len(spans))
+        ]
+
+    builder, plain = SpanBuilder(99, expected), SpanBuilder(99)
+    seen = []
+    for first, count in ((0, 3), (3, 4), (7, 0), (7, 5), (12, 8)):
+        for one in (builder, plain):
+            one.add(batch(some(first, count)))
+        found = builder.finish(Ledger())
+        seen.append((found, told(found)))
+        assert told(found) == told(plain.finish(Ledger()))
+        assert builder.starts_since(first, (0.5,)) == plain.starts_since(first, (0.5,))
+    for found, before in seen:
+        assert told(found) == before, "what was returned is not written to again"
+
+
+def test_names_by_number_are_those_names() -> None:
+    spans = [B(1, ix + 1, 0, ix, ix, name=name) for ix, name in enumerate("bbadb")]
+    words = ["unused", "d", "a", "b"]
+    coded = CodedNames(np.array([words.index(span.name) for span in spans], np.int32), words)
+    assert list(coded) == [span.name for span in spans]
+    assert list(coded[1:3]) == ["b", "a"]
+    builder = SpanBuilder(99)
+    builder.add(batch([B(1, 9, 0, name="a")]))
+    builder.add(replace(batch(spans), names=coded))
+    found = builder.finish(Ledger())
+    assert found.names == ["a", "b", "d"], "by first appearance, and no other"
+    assert [found.name(ix) for ix in range(6)] == ["a", *"bbadb"]
