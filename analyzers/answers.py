@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
     RanksDocument,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import Answer, Found
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import (
     CriticalPathDocument,
     RanksDocument,
@@ -73,7 +73,7 @@ def doctor(source: Address = None, **options: Any) -> DoctorDocument:
 
     Without a source the local runs, and whether recording works here. What is wrong is in ``problems``.
     """
-    from grademl_otel.analyzers.doctor.examine import examine
+    from grademl_otel.analyzers.examination.examine import examine
 
     return examine(_query(source, options))
 

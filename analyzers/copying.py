@@ -15,7 +15,7 @@ from grademl_otel.analyzers.copy.endpoint import settings_for
 from grademl_otel.analyzers.copy.pull import Pulled, origin_of
 from grademl_otel.analyzers.copy.push import Pushed
 from grademl_otel.analyzers.errors import without_secrets
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.sources.base import Source, SourceOptions
 from grademl_otel.analyzers.sources.registry import address, open_source
 from grademl_otel.analyzers.subject import open_query, selection_of

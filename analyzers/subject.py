@@ -20,7 +20,7 @@ from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.facts import Completeness
 from grademl_otel.analyzers.model.foreign import judge_foreign
 from grademl_otel.analyzers.model.run import Run, build_run
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.selection import select_fit, select_ranks, select_steps
 from grademl_otel.analyzers.sources import Selection, Source, SourceOptions, open_source
 from grademl_otel.analyzers.sources.narrow import matches

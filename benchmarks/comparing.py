@@ -24,7 +24,7 @@ from grademl_otel.analyzers.comparison.differences import THRESHOLD, differences
 from grademl_otel.analyzers.comparison.document import LESS, MORE, DiffDocument
 from grademl_otel.analyzers.comparison.of_run import RunMeasures
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.subject import Subject
 from tests.support.build import R, run_from
 

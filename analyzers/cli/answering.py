@@ -12,7 +12,7 @@ from grademl_otel.analyzers.answers import Answer
 from grademl_otel.analyzers.cli.options import Style
 from grademl_otel.analyzers.cli.output import Outcome
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, NothingFound, SourceError, UsageError
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting import tables
 from grademl_otel.analyzers.reporting.document import Document, RunsDocument, to_json, to_json_lines
 from grademl_otel.analyzers.reporting.text import render

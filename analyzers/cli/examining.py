@@ -35,7 +35,7 @@ def doctor(**options: Any) -> Outcome:
     grademl doctor jaeger://jaeger --header 'Authorization=Bearer ...'
     """
     # Loaded here: no other command needs it.
-    from grademl_otel.analyzers.doctor.examine import error_of, examine
+    from grademl_otel.analyzers.examination.examine import error_of, examine
 
     style = take_style(options)
     query = take_query(options)

@@ -17,7 +17,7 @@ from grademl_otel.analyzers.errors import UsageError
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.model.clocks import ClockRule
-    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.queries import Query
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -230,7 +230,7 @@ def take_style(options: dict[str, Any]) -> Style:
 def take_query(options: dict[str, Any]) -> Query:
     """Return the rest of ``options`` as a query."""
     # Loaded here, with most of the analysis: help and completion do without it.
-    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.queries import Query
     from grademl_otel.analyzers.sources.base import no_progress
     from grademl_otel.analyzers.sources.credentials import parse_headers
 

@@ -30,7 +30,7 @@ from grademl_otel.analyzers.errors import (
     UsageError,
 )
 from grademl_otel.analyzers.model.run import Run
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.subject import broken_off, open_query, read_subject
 
 _RUN_OF_SOURCE: Final = re.compile(r"(.*)#([0-9a-fA-F]{1,32}|latest)")

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.exports.forms import Counts, Form, form_of
 from grademl_otel.analyzers.model.clocks import ClockRule
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.canvas import Canvas
 from grademl_otel.analyzers.shown import Records, Shown
 from grademl_otel.analyzers.subject import broken_off, read_subject

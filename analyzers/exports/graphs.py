@@ -14,7 +14,7 @@ from grademl_otel.analyzers.graph.drawn import TooLarge, graphml
 from grademl_otel.analyzers.graph.profiles.profile_path import graph_of_path
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.modelled import model_of
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.subject import Subject, read_subject
 
 if TYPE_CHECKING:

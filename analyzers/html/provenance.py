@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import ReportDocument
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.version import __version__

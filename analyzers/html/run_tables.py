@@ -23,7 +23,7 @@ from grademl_otel.analyzers.reporting.ranks import latest_first, of_steps
 from grademl_otel.analyzers.reporting.report_screen import STEPS
 from grademl_otel.analyzers.units import clock, milliseconds, percent, size
 
-RANKS: Final = 1_024
+RANKS: Final = 256
 """Ranks of a table, those that come first in it."""
 _OUTSIDE: Final = "outside of phases"
 
@@ -187,9 +187,10 @@ def threads_and_devices(entries: list[BreakdownEntry]) -> DataTable | None:
 
 
 def how_it_ended(ended: list[EndedInfo], wall_ns: int) -> DataTable | None:
-    """Return how each rank ended."""
+    """Return how each rank ended, those that did not end in order first."""
     if not ended:
         return None
+    shown = sorted(ended, key=lambda one: (one.how == "exit", one.rank))[:RANKS]
     show = cells.clock_for(wall_ns)
     return DataTable(
         "how-it-ended",
@@ -213,9 +214,9 @@ def how_it_ended(ended: list[EndedInfo], wall_ns: int) -> DataTable | None:
                 cells.NOTHING if one.open_since_ns is None else cells.time(one.open_since_ns, show),
                 cells.time(one.last_mark_ns, show),
             ]
-            for one in ended[:RANKS]
+            for one in shown
         ],
-        _rest(min(len(ended), RANKS), len(ended), "ranks"),
+        _rest(len(shown), len(ended), "ranks"),
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from grademl_otel.analyzers.doctor.here import Check
-from grademl_otel.analyzers.doctor.recorded import Signal
+from grademl_otel.analyzers.examination.here import Check
+from grademl_otel.analyzers.examination.recorded import Signal
 from grademl_otel.analyzers.reporting.document import ClockOffset, RunEntry
 from grademl_otel.analyzers.shown import Records, Shown
 

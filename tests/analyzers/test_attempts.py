@@ -14,7 +14,7 @@ from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.cli.app import run as command
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import ReportDocument
 from grademl_otel.analyzers.reporting.text import render
 from tests.support import losses

@@ -19,7 +19,7 @@ from grademl_otel.analyzers.graph.breakdown import (
     temporal_breakdown,
 )
 from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.subject import read_subject
 
 from ..support.profiles import Profile

@@ -28,7 +28,7 @@ from grademl_otel.analyzers.comparison.of_run import RunMeasures
 from grademl_otel.analyzers.errors import GrademlError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.coverage import Coverage
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.subject import Subject
 from tests.support.build import R, run_from
 from tests.support.shop import requests

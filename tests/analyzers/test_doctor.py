@@ -16,8 +16,8 @@ import pytest
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.cli.app import run as grademl
-from grademl_otel.analyzers.doctor import here, trial
-from grademl_otel.analyzers.doctor.recorded import IN_PART, NO, NOT_HERE, YES, signals
+from grademl_otel.analyzers.examination import here, trial
+from grademl_otel.analyzers.examination.recorded import IN_PART, NO, NOT_HERE, YES, signals
 from grademl_otel.analyzers.model.run import build_run
 from grademl_otel.analyzers.reporting.doctor_document import DOCTOR_SCHEMA, DoctorDocument
 from grademl_otel.analyzers.sources import Selection, open_source
@@ -323,7 +323,8 @@ def test_the_local_runs_are_the_default(
     sim = simulate(Training())
     sim.write_store(Path("grademl-runs"))
     monkeypatch.setattr(
-        "grademl_otel.analyzers.doctor.examine.record", lambda environ: here.Check("trial", here.OK, "as if")
+        "grademl_otel.analyzers.examination.examine.record",
+        lambda environ: here.Check("trial", here.OK, "as if"),
     )
     code, document, _ = doctor(capsys)
     assert code == 0

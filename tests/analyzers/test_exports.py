@@ -229,7 +229,7 @@ def test_tables_are_read_back_by_others(
     import pandas as pd
     import pyarrow.parquet as pq
 
-    from grademl_otel.analyzers.query import Query
+    from grademl_otel.analyzers.queries import Query
     from grademl_otel.analyzers.subject import read_subject
     from grademl_otel.analyzers.tables import SCHEMA, TABLES, table
 

@@ -21,7 +21,7 @@ from grademl_otel.analyzers.graph.path import Path as CriticalPath
 from grademl_otel.analyzers.graph.runs.run_path import run_path
 from grademl_otel.analyzers.html.charts.path_chart import ONE_BY_ONE
 from grademl_otel.analyzers.html.charts.scales import time_ticks
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.subject import read_subject
 from grademl_otel.analyzers.units import count, milliseconds, percent
 

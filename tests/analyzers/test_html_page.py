@@ -6,8 +6,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,11 +22,12 @@ from grademl_otel import analyzers
 from grademl_otel.analyzers.answers import PAGE_SECTIONS, report_page
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_USAGE
+from grademl_otel.analyzers.html import run_tables
 from grademl_otel.analyzers.html.embedding import MOST, bounded, brief, plain_json, shortened
 from grademl_otel.analyzers.html.front import moment, ranks_in_words
 from grademl_otel.analyzers.html.provenance import command
 from grademl_otel.analyzers.model.clocks import ClockRule
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import to_dict
 from grademl_otel.analyzers.selection import StepRange
 from tests.support.html_page import Page, read_page
@@ -295,6 +298,26 @@ def test_findings_have_their_evidence_with_its_limits(pages: dict[str, Page]) ->
         for row in page.cells("evidence")
     ]
     assert shown == [(one["signal"], one["value"], one["limit"]) for one in finding["evidence"]]
+
+
+def test_of_many_ranks_the_first_are_shown_and_all_are_data(
+    sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tables, "RANKS", 2)
+    page = page_of(sources["four ranks"])
+    for table in ("ranks", "threads-and-devices", "how-it-ended"):
+        assert len(page.cells(table)) == 2
+    assert page.text.count("2 of 4 ranks; the data of the page has all.") == 2
+    assert len(page.data("report-data")["ranks"]["ranks"]) == 4
+
+
+def test_a_report_in_another_form_loads_no_templates(sources: dict[str, Path]) -> None:
+    code = (
+        "import sys; from grademl_otel.analyzers.cli.app import run; "
+        f"run(['report', {str(sources['one trace'])!r}, '-o', {os.devnull!r}]); "
+        "sys.exit('jinja2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 
 def test_the_same_input_gives_the_same_page(sources: dict[str, Path], pages: dict[str, Page]) -> None:

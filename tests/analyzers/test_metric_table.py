@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grademl_otel import analyzers
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.subject import read_subject
 from grademl_otel.analyzers.tables import table, why_empty

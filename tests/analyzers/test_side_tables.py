@@ -13,7 +13,7 @@ import numpy as np
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.raw import RawColumn, RawStore
 from grademl_otel.analyzers.model.side_tables import TYPES, attribute_table, event_table
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables import table

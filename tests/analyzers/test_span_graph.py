@@ -30,7 +30,7 @@ from grademl_otel.analyzers.graph.profiles.span_graph import span_graph
 from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
 from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import PathInfo
 from grademl_otel.analyzers.subject import read_subject
 

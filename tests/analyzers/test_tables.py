@@ -23,7 +23,7 @@ from grademl_otel.analyzers.graph import lane_budget, run_path, steady_rows
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.modelled import model_of
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.subject import Subject, read_subject
 from grademl_otel.analyzers.tables import TABLES, attributes_of, inherited, phase_paths, table, why_empty
@@ -186,7 +186,7 @@ def test_spans_of_a_copy_are_read_without_pandas_and_graphs(
     analyzers.pull(JAEGER, tmp_path / "copy")
     code = (
         "import sys\n"
-        "from grademl_otel.analyzers.query import Query\n"
+        "from grademl_otel.analyzers.queries import Query\n"
         "from grademl_otel.analyzers.subject import read_subject\n"
         "from grademl_otel.analyzers.tables import table\n"
         f"found = table(read_subject(Query.of({str(tmp_path / 'copy')!r})), 'spans')\n"

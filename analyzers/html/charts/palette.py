@@ -87,7 +87,7 @@ def phase_class(phase: str) -> str:
 
 
 def _known(phase: str) -> str | None:
-    return _CLASSES.get(phase.removeprefix(sc.DEVICE_PREFIX))
+    return _CLASSES.get(phase) or _CLASSES.get(phase.removeprefix(sc.DEVICE_PREFIX))
 
 
 def _hashed(phase: str) -> str:

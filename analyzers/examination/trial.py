@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.analyzers.doctor.here import BAD, OK, Check, instrument_command
 from grademl_otel.analyzers.errors import GrademlError
+from grademl_otel.analyzers.examination.here import BAD, OK, Check, instrument_command
 from grademl_otel.analyzers.model.run import build_run
 from grademl_otel.analyzers.sources import Selection, open_source
 

@@ -9,15 +9,15 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.doctor.here import BAD, checks
-from grademl_otel.analyzers.doctor.recorded import signals
-from grademl_otel.analyzers.doctor.trial import record
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.examination.here import BAD, checks
+from grademl_otel.analyzers.examination.recorded import signals
+from grademl_otel.analyzers.examination.trial import record
 from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.facts import Completeness
 from grademl_otel.analyzers.model.foreign import judge_foreign
 from grademl_otel.analyzers.model.run import Run, build_run, foreign_services, list_runs
-from grademl_otel.analyzers.query import Query
+from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.completeness import completeness_info
 from grademl_otel.analyzers.reporting.doctor_document import (
     SERVERS,
