@@ -2,8 +2,8 @@
 """Batches of spans as OTLP export requests of bounded size.
 
 A span that was read from OTLP protobuf travels as the bytes that it was. Any other is put together from its
-fields, attributes, events and links; what such a reader passes over (trace states, attributes of links
-beside their kind, counts of what an SDK dropped) is not in it.
+fields, attributes, events and links, and what OTLP/JSON says beside these (trace states, attributes of links,
+counts of what an SDK dropped); readers of other formats pass over that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.raw import RawColumn
 from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.analyzers.sources.formats.otlp_beside import OTLP_JSON_SPAN, Beside, LinkBeside
 from grademl_otel.analyzers.sources.formats.otlp_messages import OTLP_PROTO
-from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION
+from grademl_otel.analyzers.sources.formats.otlp_values import (
+    OTLP_JSON,
+    STATUS_DESCRIPTION,
+    otlp_attributes,
+)
 
 MAX_BYTES: Final = 3_900_000
 """Receivers take 4 MiB by default."""
@@ -69,7 +74,7 @@ class Packer:
     scopes: Sequence[Mapping[str, Any]]
     send: Callable[[Request], None]
     rebuilt: int = 0
-    """Spans that were put together from what a reader of another format keeps."""
+    """Spans that were put together from what a reader of another format than OTLP keeps."""
     _waiting: list[tuple[Group, bytes]] = field(default_factory=list)
     _named: set[Group] = field(default_factory=set)
     """The groups of the spans that wait."""
@@ -124,7 +129,8 @@ class Packer:
         raws = batch.attributes
         if raws.form == OTLP_PROTO:
             return (raws[row] for row in range(len(batch)))
-        self.rebuilt += len(batch)
+        if raws.form not in (OTLP_JSON, OTLP_JSON_SPAN):
+            self.rebuilt += len(batch)
         return _rebuilt(batch)
 
 
@@ -139,7 +145,7 @@ def message_field(number: int, message: bytes) -> bytes:
 
 
 def _rebuilt(batch: SpanBatch) -> Iterator[bytes]:
-    links = _links(batch)
+    links, with_beside = _links(batch), batch.attributes.form == OTLP_JSON_SPAN
     columns = zip(
         batch.trace_hi.tolist(), batch.trace_lo.tolist(), batch.span_id.tolist(), batch.parent_id.tolist(),
         batch.names, batch.kind.tolist(), batch.start.tolist(), batch.end.tolist(), batch.status.tolist(),
@@ -148,6 +154,11 @@ def _rebuilt(batch: SpanBatch) -> Iterator[bytes]:
     for row, (hi, lo, own, parent, name, kind, start, end, status, flags) in enumerate(columns):
         attributes = dict(batch.attributes.form.attributes(batch.attributes[row]))
         message = attributes.pop(STATUS_DESCRIPTION, None)
+        own_links = links.get(row, [])
+        beside = OTLP_JSON_SPAN.beside(batch.attributes[row]) if with_beside else _NOTHING
+        if len(own_links) == len(beside.links):
+            for link, more in zip(own_links, beside.links, strict=True):
+                _add(link, more)
         yield Span(
             trace_id=hi.to_bytes(8, "big") + lo.to_bytes(8, "big"),
             span_id=own.to_bytes(8, "big"),
@@ -158,10 +169,25 @@ def _rebuilt(batch: SpanBatch) -> Iterator[bytes]:
             end_time_unix_nano=end,
             attributes=_pairs(attributes),
             events=_events(batch.events, row),
-            links=links.get(row, ()),
+            links=own_links,
+            trace_state=beside.traceState,
+            dropped_attributes_count=beside.droppedAttributesCount,
+            dropped_events_count=beside.droppedEventsCount,
+            dropped_links_count=beside.droppedLinksCount,
             status=Status(code=status, message=message if isinstance(message, str) else ""),
             flags=flags,
         ).SerializeToString()
+
+
+def _add(link: Span.Link, more: LinkBeside) -> None:
+    """Add to a link what it says beside the span that it names."""
+    del link.attributes[:]
+    link.attributes.extend(_pairs(otlp_attributes(bytes(more.attributes))))
+    link.trace_state, link.flags = more.traceState, more.flags
+    link.dropped_attributes_count = more.droppedAttributesCount
+
+
+_NOTHING: Final = Beside()
 
 
 def _events(column: RawColumn | None, row: int) -> list[Span.Event]:

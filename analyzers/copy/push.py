@@ -27,7 +27,7 @@ from grademl_otel.export.settings import OtlpSettings
 
 _AGAIN = "run the same command again: spans that are sent twice have the same ids"
 _REBUILT = (
-    "spans of other formats than OTLP protobuf go without trace states, attributes of links beside their"
+    "spans of other formats than OTLP go without trace states, attributes of links beside their"
     " kind, and counts of what an SDK dropped"
 )
 

@@ -21,15 +21,18 @@ from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
 from grademl_otel.analyzers.sources.base import MetricSource
 from grademl_otel.analyzers.sources.batch import SpanBatch
 from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup
+from grademl_otel.analyzers.sources.formats.otlp_beside import OTLP_JSON_SPAN
 from grademl_otel.analyzers.sources.formats.otlp_messages import OTLP_PROTO
+from grademl_otel.analyzers.sources.formats.otlp_values import OTLP_JSON
 from grademl_otel.analyzers.subject import Subject, open_query, selection_of
 from grademl_otel.analyzers.units import count
 
+_OTLP: Final = (OTLP_PROTO, OTLP_JSON, OTLP_JSON_SPAN)
 _PROTOBUF: Final = (".pb", ".binpb", ".proto")
 _ZSTD_LEVEL: Final = 3
 _NOT_KEPT: Final = "not in it: schema URLs"
 _NOT_KEPT_OF_OTHERS: Final = (
-    "; and of spans not read from OTLP protobuf: trace states, attributes of links beside their kind, counts"
+    "; and of spans not read from OTLP: trace states, attributes of links beside their kind, counts"
     " of what an SDK dropped"
 )
 
@@ -93,10 +96,10 @@ def _progress(about: Subject, some: Iterator[SpanBatch], total: int) -> Iterator
 
 
 def _others(spans: SpanColumns, ixs: IntArray | None) -> bool:
-    """Whether some spans were read from anything but OTLP protobuf."""
+    """Whether some spans were read from anything but OTLP."""
     column = spans.raw_attributes.column if ixs is None else spans.raw_attributes.column[ixs]
     columns = spans.raw_attributes.columns
-    return any(number < 0 or columns[number].form != OTLP_PROTO for number in set(column.tolist()))
+    return any(number < 0 or columns[number].form not in _OTLP for number in set(column.tolist()))
 
 
 def _write_messages(spans: SpanColumns, some: Iterator[SpanBatch], out: IO[bytes]) -> None:

@@ -18,8 +18,9 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.copy.values import encode_attributes, encode_scope, otlp_pairs
 from grademl_otel.analyzers.model.raw import Event
 from grademl_otel.analyzers.sources.batch import SpanBatch
+from grademl_otel.analyzers.sources.formats.otlp_beside import OTLP_JSON_SPAN, Beside
 from grademl_otel.analyzers.sources.formats.otlp_messages import OTLP_PROTO, key_values
-from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION
+from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION, otlp_attributes
 
 _LINE: Final = 1_000_000
 """Bytes; `max_log_size` of the Collector's receiver is 1 MiB."""
@@ -85,7 +86,7 @@ def _spans(batch: SpanBatch) -> Iterator[_Json]:
         batch.flags.tolist(), strict=True,
     )  # fmt: skip
     links = _links(batch)
-    form, whole = batch.attributes.form, batch.attributes.form == OTLP_PROTO
+    form = batch.attributes.form
     for row, (hi, lo, own, parent, name, kind, start, end, status, flags) in enumerate(columns):
         raw = batch.attributes[row]
         attributes = dict(form.attributes(raw))
@@ -103,11 +104,14 @@ def _spans(batch: SpanBatch) -> Iterator[_Json]:
             "attributes": otlp_pairs(attributes),
             "events": [_event(event) for event in events],
             "links": links.get(row, ()),
-            "status": _filled({"message": message if isinstance(message, str) else "", "code": status}),
         }
-        if whole:
+        if form == OTLP_PROTO:
             span.update(_beside(raw))
-        yield _filled(span)
+        elif form == OTLP_JSON_SPAN:
+            span.update(_kept(OTLP_JSON_SPAN.beside(raw), links.get(row, ())))
+        filled = _filled(span)
+        filled["status"] = _filled({"message": message if isinstance(message, str) else "", "code": status})
+        yield filled  # with a status even where that is empty, as the Collector
 
 
 def _filled(fields: _Json) -> _Json:
@@ -131,6 +135,30 @@ def _links(batch: SpanBatch) -> dict[int, list[_Json]]:
         link = {"traceId": f"{hi:016x}{lo:016x}", "spanId": f"{span_id:016x}", "attributes": attributes}
         links.setdefault(row, []).append(_filled(link))
     return links
+
+
+def _kept(beside: Beside, links: Sequence[_Json]) -> _Json:
+    """Return what a span of JSON had beside its columns; ``links`` are what these have of its links."""
+    found: _Json = {
+        "traceState": beside.traceState,
+        "droppedAttributesCount": beside.droppedAttributesCount,
+        "droppedEventsCount": beside.droppedEventsCount,
+        "droppedLinksCount": beside.droppedLinksCount,
+    }
+    if links and len(links) == len(beside.links):
+        found["links"] = [
+            _filled(
+                {
+                    **link,
+                    "traceState": more.traceState,
+                    "attributes": otlp_pairs(otlp_attributes(bytes(more.attributes))),
+                    "droppedAttributesCount": more.droppedAttributesCount,
+                    "flags": more.flags,
+                }
+            )
+            for link, more in zip(links, beside.links, strict=True)
+        ]
+    return found
 
 
 def _beside(raw: bytes) -> _Json:

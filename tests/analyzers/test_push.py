@@ -106,10 +106,41 @@ def test_spans_of_protobuf_keep_every_byte(
     assert done["notes"] == []
 
 
-def test_what_other_formats_do_not_keep_is_said(
-    store: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("copied", [False, True], ids=["file", "copy"])
+def test_spans_of_json_keep_what_no_column_holds(
+    copied: bool, tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "trace states" in push(capsys, store, at(receiver))[1]["notes"][0]
+    source = tmp_path / "spans.jsonl"
+    document = json.loads(FORMATS["OTLP JSON document"](SPANS))
+    given = {"droppedAttributesCount": 3, "droppedEventsCount": 2, "droppedLinksCount": 1}
+    (first, *_) = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    first.update(given)
+    for span in (s for r in document["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]):
+        for link in span.get("links", ()):
+            link |= {"traceState": "a=1", "flags": 257, "droppedAttributesCount": 4}
+    source.write_text(json.dumps(document))
+    if copied:
+        assert run(["pull", str(source), "-o", str(tmp_path / "copy")]) == 0
+        source = tmp_path / "copy"
+    _, done, _ = push(capsys, source, at(receiver))
+    expected = TracesData.FromString(otlp_protobuf(SPANS))
+    spans = [s for r in expected.resource_spans for scope in r.scope_spans for s in scope.spans]
+    for name, field in (("attributes", 3), ("events", 2), ("links", 1)):
+        setattr(spans[0], f"dropped_{name}_count", field)
+    for link in (link for span in spans for link in span.links):
+        link.trace_state, link.flags, link.dropped_attributes_count = "a=1", 257, 4
+    assert sorted(map(repr, receiver.spans)) == sorted(map(repr, spans))
+    assert any(span.trace_state for span in spans)
+    assert any(link.attributes for span in spans for link in span.links)
+    assert done["notes"] == []
+
+
+def test_what_other_formats_do_not_keep_is_said(
+    tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "spans.json"
+    source.write_bytes(FORMATS["Zipkin"](SPANS))
+    assert "trace states" in push(capsys, source, at(receiver))[1]["notes"][0]
 
 
 def test_over_grpc(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from grademl_otel.analyzers.model.raw import Form
 
 _PLACES: Final = {
     "otlp-json": ("otlp_values", "OTLP_JSON"),
+    "otlp-json-span": ("otlp_beside", "OTLP_JSON_SPAN"),
     "otlp-proto": ("otlp_messages", "OTLP_PROTO"),
     "jaeger-json": ("jaeger_values", "JAEGER_JSON"),
     "zipkin": ("zipkin", "ZIPKIN"),

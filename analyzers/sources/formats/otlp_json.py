@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.raw import IntArray
+from grademl_otel.analyzers.model.raw import IntArray, RawColumn
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
+from grademl_otel.analyzers.sources.formats.otlp_beside import OTLP_JSON_SPAN, Beside, LinkBeside
 from grademl_otel.analyzers.sources.formats.otlp_values import (
     NO_SCOPE,
     OTLP_JSON,
@@ -34,7 +35,10 @@ _Number = int | str | float | None
 class _Link(msgspec.Struct, gc=False):
     traceId: str | None = None
     spanId: str | None = None
+    traceState: str | None = None
     attributes: msgspec.Raw = _EMPTY
+    droppedAttributesCount: _Number = 0
+    flags: _Number = 0
 
 
 class _Status(msgspec.Struct, gc=False):
@@ -46,6 +50,7 @@ class _Span(msgspec.Struct, gc=False):
     traceId: str | None = None
     spanId: str | None = None
     parentSpanId: str | None = None
+    traceState: str | None = None
     name: str | None = ""
     kind: _Number = 0
     startTimeUnixNano: _Number = 0
@@ -88,6 +93,7 @@ _FIELDS: Final = {
     "trace_id": "traceId",
     "span_id": "spanId",
     "parent_span_id": "parentSpanId",
+    "trace_state": "traceState",
     "start_time_unix_nano": "startTimeUnixNano",
     "end_time_unix_nano": "endTimeUnixNano",
     "time_unix_nano": "timeUnixNano",
@@ -169,19 +175,74 @@ def _batch(
         flags=vectors.flags([span.flags for span in spans]),
         resource_ix=resource_ix,
         scope_ix=scope_ix,
-        attributes=vectors.raw_column(
-            OTLP_JSON,
-            [
-                _with_message(span.attributes, span.status.message)
-                if span.status and span.status.message
-                else span.attributes
-                for span in spans
-            ],
-        ),
+        attributes=_attributes(spans),
         events=vectors.raw_column(OTLP_JSON, events) if any(event is not _NONE for event in events) else None,
         links=_links(spans),
         dropped=_dropped(spans),
     )
+
+
+def _attributes(spans: Sequence[_Span]) -> RawColumn:
+    """Return raw attributes, with what a span says beside them where one of ``spans`` says something."""
+    raws = [
+        _with_message(span.attributes, span.status.message)
+        if span.status and span.status.message
+        else span.attributes
+        for span in spans
+    ]
+    if not any(map(_says_more, spans)):
+        return vectors.raw_column(OTLP_JSON, raws)
+    some = zip(spans, raws, strict=True)
+    return vectors.raw_column(
+        OTLP_JSON_SPAN, [msgspec.json.encode(_beside(span, msgspec.Raw(raw))) for span, raw in some]
+    )
+
+
+def _says_more(span: _Span) -> bool:
+    return bool(
+        span.traceState
+        or span.droppedAttributesCount
+        or span.droppedEventsCount
+        or span.droppedLinksCount
+        or (span.links and any(map(_link_says_more, span.links)))
+    )
+
+
+def _link_says_more(link: _Link) -> bool:
+    return bool(
+        link.traceState
+        or link.droppedAttributesCount
+        or link.flags
+        or not _is_kind_alone(bytes(link.attributes))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_kind_alone(attributes: bytes) -> bool:
+    return otlp_attributes(attributes).keys() <= {semconv.LINK_KIND}
+
+
+def _beside(span: _Span, attributes: msgspec.Raw) -> Beside:
+    dropped = (span.droppedAttributesCount, span.droppedEventsCount, span.droppedLinksCount)
+    attribute_count, events, links = vectors.flags(dropped).tolist()
+    return Beside(
+        attributes=attributes,
+        traceState=span.traceState or "",
+        droppedAttributesCount=attribute_count,
+        droppedEventsCount=events,
+        droppedLinksCount=links,
+        links=[_link_beside(link) for link in span.links or () if _is_read(link)],
+    )
+
+
+def _link_beside(link: _Link) -> LinkBeside:
+    dropped, flags = vectors.flags((link.droppedAttributesCount, link.flags)).tolist()
+    return LinkBeside(link.traceState or "", link.attributes, dropped, flags)
+
+
+def _is_read(link: _Link) -> bool:
+    """Whether a link is among those of the columns: one that points somewhere."""
+    return bool(link.traceId and link.spanId) and vectors.identified(link.traceId, link.spanId)
 
 
 def _with_message(attributes: msgspec.Raw, message: str) -> bytes:
