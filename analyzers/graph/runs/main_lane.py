@@ -164,7 +164,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class _Phases:
+class Phases:
     """Phases of rows as flat arrays."""
 
     start: IntArray
@@ -178,7 +178,7 @@ class _Phases:
     inferred: BoolArray
 
     @classmethod
-    def join(cls, parts: list[_Phases]) -> _Phases:
+    def join(cls, parts: list[Phases]) -> Phases:
         if not parts:
             none, no = np.zeros(0, np.int64), np.zeros(0, bool)
             return cls(none, none, none, none, none, none, none, no)
@@ -189,8 +189,8 @@ class _Phases:
             )
         )
 
-    def where(self, mask: BoolArray | IntArray) -> _Phases:
-        return _Phases(
+    def where(self, mask: BoolArray | IntArray) -> Phases:
+        return Phases(
             self.start[mask], self.end[mask], self.name[mask], self.row[mask],
             self.span_ix[mask], self.depth[mask], self.one[mask], self.inferred[mask],
         )  # fmt: skip
@@ -233,7 +233,7 @@ def main_lanes(run: Run, collectives: Collectives) -> tuple[MainLanes, Waits, li
     return lanes, waits, conflicts
 
 
-def rows_and_phases(run: Run, collectives: Collectives) -> tuple[IntArray, IntArray, IntArray, _Phases]:
+def rows_and_phases(run: Run, collectives: Collectives) -> tuple[IntArray, IntArray, IntArray, Phases]:
     """Return (start, end, span) of each row of the step table, -1 for no span; and the phases in them.
 
     Rows of a rank are disjoint. A phase of depth n + 1 lies in one of depth n, or in none.
@@ -309,7 +309,7 @@ class _Rows:
 
     # --- phases -------------------------------------------------------------------------------------------
 
-    def phases(self) -> tuple[_Phases, list[str]]:
+    def phases(self) -> tuple[Phases, list[str]]:
         """Return the main-lane phases of all rows: from detail where it is whole, else from the table."""
         detail = self._detail()
         mismatched = self._mismatched(detail)
@@ -329,9 +329,9 @@ class _Rows:
             )
         detail = detail.where(detailed[detail.row])
         table = self._from_table(~detailed)
-        return _Phases.join([detail, *self._parts(detail), table, self._tied(table)]), conflicts
+        return Phases.join([detail, *self._parts(detail), table, self._tied(table)]), conflicts
 
-    def _parts(self, detail: _Phases) -> list[_Phases]:
+    def _parts(self, detail: Phases) -> list[Phases]:
         """Return what collectives of ``detail`` consist of, as phases inside of it."""
         rank = self.run.steps.rank[detail.row]
         waits = np.flatnonzero(detail.name == _INDEX[semconv.COLLECTIVE_WAIT])
@@ -347,12 +347,12 @@ class _Rows:
             )
         ]
 
-    def _tied(self, table: _Phases) -> _Phases:
+    def _tied(self, table: Phases) -> Phases:
         """Return what collectives consist of that only the step table tells, as phases inside of them."""
         clocks = self.collectives.clocks
         ties = table_ties(self.run, clocks)
         if ties is None:
-            return _Phases.join([])
+            return Phases.join([])
         last: IntArray = np.full(len(self.start), np.iinfo(np.int64).min, np.int64)
         last[ties.rows] = ties.last + clocks.shift(np.array(ties.ranks, np.int64))
         at = np.flatnonzero((table.name == _INDEX[semconv.COLLECTIVE]) & ~table.inferred)
@@ -362,7 +362,7 @@ class _Rows:
         parts = Parts.of(table.start[at], cut, table.end[at], at, none, none, none, told, inferred=True)
         return _phases_of(parts, table)
 
-    def _where_placed(self, phase: str, detail: _Phases) -> BoolArray:
+    def _where_placed(self, phase: str, detail: Phases) -> BoolArray:
         """Return the rows in whose lane the table's collectives, or waits for them, have their own time.
 
         The table adds up those that ran beside the lane, or within a phase, with the others: it does not tell
@@ -378,7 +378,7 @@ class _Rows:
         placed: BoolArray = np.where(np.isin(steps.rank, list(known)), True, once)
         return placed & ~np.isin(steps.rank, list(elsewhere))
 
-    def _detail(self) -> _Phases:
+    def _detail(self) -> Phases:
         """Return the phases below the matched `step` spans, with their exact times."""
         spans = self.run.spans
         row_of = np.full(len(spans) + 1, -1, np.int64)  # the last element serves spans without a parent
@@ -417,7 +417,7 @@ class _Rows:
                 cut_overlaps(start[beside] + shift[beside], end[beside] + shift[beside]) - shift[beside]
             )
         none = np.full(len(ixs), -1, np.int64)
-        return _Phases(start, end, name, row, ixs, depth, none, np.zeros(len(ixs), bool))
+        return Phases(start, end, name, row, ixs, depth, none, np.zeros(len(ixs), bool))
 
     def _apart(self) -> IntArray:
         """Return a shift per row that keeps the rows of different ranks apart."""
@@ -425,7 +425,7 @@ class _Rows:
         number = np.searchsorted(np.array(self.run.ranks, np.int64), self.run.steps.rank)
         return number * length - self.run.start
 
-    def _mismatched(self, detail: _Phases) -> BoolArray:
+    def _mismatched(self, detail: Phases) -> BoolArray:
         """Return the rows with detail whose phases do not add up to what the table says."""
         steps, names = self.run.steps, len(NAMES)
         rows = np.flatnonzero(self.span_ix >= 0)
@@ -452,7 +452,7 @@ class _Rows:
             return ran & self._placed[phase]
         return ran & self.inline if phase in semconv.WORKER_PHASES else ran
 
-    def _from_table(self, chosen: BoolArray) -> _Phases:
+    def _from_table(self, chosen: BoolArray) -> Phases:
         """Return the phases of the ``chosen`` rows as the table gives them."""
         rows, priority = np.flatnonzero(chosen), _priorities()
         columns = sorted(
@@ -460,12 +460,12 @@ class _Rows:
             key=lambda phase: priority[_INDEX[phase]],
         )
         if not columns:
-            return _Phases.join([])
+            return Phases.join([])
         in_main = np.stack([self._in_main_lane(phase) for phase in columns]) & ~self._has_scope(columns)
         blocks = [rows[at : at + _ROWS_AT_ONCE] for at in range(0, len(rows), _ROWS_AT_ONCE)]
-        return _Phases.join([self._of_rows(block, columns, in_main[:, block].T) for block in blocks])
+        return Phases.join([self._of_rows(block, columns, in_main[:, block].T) for block in blocks])
 
-    def _of_rows(self, rows: IntArray, columns: list[str], ran: BoolArray) -> _Phases:
+    def _of_rows(self, rows: IntArray, columns: list[str], ran: BoolArray) -> Phases:
         """Return the phases of ``rows`` of the table; ``ran`` [row, column]: in the main lane."""
         steps = self.run.steps
         first = np.stack([steps.first[phase][rows] for phase in columns], axis=1)
@@ -481,7 +481,7 @@ class _Rows:
         moved = (np.abs(starts - first) > _ROUNDING_NS) | (np.abs(ends - starts - busy) > _ROUNDING_NS)
         at, column = np.nonzero(ran & (ends > starts))
         names = np.array([_INDEX[phase] for phase in columns], np.int64)
-        return _Phases(
+        return Phases(
             start=starts[at, column],
             end=ends[at, column],
             name=names[column],
@@ -505,7 +505,7 @@ class _Rows:
 
     # --- waits --------------------------------------------------------------------------------------------
 
-    def waits(self, phases: _Phases) -> tuple[Waits, IntArray]:
+    def waits(self, phases: Phases) -> tuple[Waits, IntArray]:
         """Return the waits among ``phases``, and for each phase the index of its wait or -1."""
         steps = self.run.steps
         at = np.flatnonzero(phases.name == _INDEX[semconv.DATA_WAIT])
@@ -525,10 +525,10 @@ class _Rows:
         return waits, index
 
 
-def _phases_of(parts: Parts, detail: _Phases) -> _Phases:
+def _phases_of(parts: Parts, detail: Phases) -> Phases:
     """Return ``parts`` of phases of ``detail`` as phases one level deeper."""
     names = np.array([_INDEX[name] for name in (*COLLECTIVE_PARTS, semconv.COLLECTIVE)], np.int64)
-    return _Phases(
+    return Phases(
         start=parts.start,
         end=parts.end,
         name=names[parts.kind],
@@ -617,7 +617,7 @@ class _Pieces:
     """The same of the outermost."""
 
 
-def _tile(run: Run, rows: _Rows, phases: _Phases, rank: int, own: IntArray) -> _Pieces:
+def _tile(run: Run, rows: _Rows, phases: Phases, rank: int, own: IntArray) -> _Pieces:
     """Return the pieces of one rank's main lane over ``[run.start, run.end)``.
 
     ``own`` are the ``phases`` of the rank, in order of their starts.
