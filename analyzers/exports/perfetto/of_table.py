@@ -7,7 +7,7 @@ ran several times only the sum is known: it is called `forward x3`, and placed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,9 +23,10 @@ from grademl_otel.analyzers.exports.perfetto.spans import (
     lane_of_rank,
     step_name,
 )
+from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.runs.activities import Activities, activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
-from grademl_otel.analyzers.graph.runs.main_lane import NAMES, rows_and_phases
+from grademl_otel.analyzers.graph.runs.main_lane import NAMES, Phases, rows_and_phases
 from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
@@ -61,10 +62,7 @@ class _Table:
         mine = np.flatnonzero((phases.span_ix < 0) & ~np.isin(phases.name, parts))
         told = self._told_by_spans(start, end)
         mine = mine[~np.isin(phases.row[mine] * len(NAMES) + phases.name[mine], told)]
-        self._add_phases(
-            phases.row[mine], phases.name[mine], phases.start[mine], phases.end[mine],
-            phases.depth[mine], phases.inferred[mine],
-        )  # fmt: skip
+        self._add_phases(phases, mine)
         self._add_items()
         self._add_devices()
 
@@ -104,44 +102,35 @@ class _Table:
             self._of_row, rows,
         )  # fmt: skip
 
-    def _add_phases(
-        self,
-        row: IntArray,
-        name: IntArray,
-        start: IntArray,
-        end: IntArray,
-        depth: IntArray,
-        inferred: IntArray,
-    ) -> None:
+    def _add_phases(self, phases: Phases, mine: IntArray) -> None:
         draft, steps = self._draft, self._run.steps
-        rank = steps.rank[row]
-        count = np.ones(len(row), np.int64)
+        row, name, start, end = (one[mine] for one in (phases.row, phases.name, phases.start, phases.end))
+        rank, count = steps.rank[row], np.ones(len(row), np.int64)
         for number in np.unique(name).tolist():
             if NAMES[number] in steps.count:
-                mine = name == number
-                count[mine] = steps.count[NAMES[number]][row[mine]]
-        names, categories = self._named(name, count)
+                of_name = name == number
+                count[of_name] = steps.count[NAMES[number]][row[of_name]]
         # One that had to be moved has no sure place either.
-        categories = np.where(inferred > 0, categories[1], categories[0])
+        called, category = self._called(NAMES, name, count, phases.inferred[mine] | (count > 1))
         draft.add(
-            self._lanes(rank, MAIN), self._snapped(rank, start, end), end, names, categories,
-            depth + STEP_DEPTH + 1, self._of_phase, row,
+            self._lanes(rank, MAIN), self._snapped(rank, start, end), end, called, category,
+            phases.depth[mine] + STEP_DEPTH + 1, self._of_phase, row,
         )  # fmt: skip
 
-    def _named(self, name: IntArray, count: IntArray) -> tuple[IntArray, tuple[IntArray, IntArray]]:
-        """Return (what each is called, its category where it has a place, its category where not)."""
+    def _called(
+        self, phases: Sequence[str], which: IntArray, count: IntArray, summed: BoolArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return name and category of ``phases[which]``, each of which ran ``count`` times."""
         draft = self._draft
-        pairs, which = np.unique(np.stack([name, count], axis=1), axis=0, return_inverse=True)
-        which = which.reshape(-1)
-        called, placed, summed = [], [], []
-        for number, times in pairs.tolist():
-            phase = NAMES[number]
-            called.append(draft.name(phase if times == 1 else f"{phase} x{times}"))
-            placed.append(draft.category(category_of(phase) + (_TABLE if times == 1 else _SUM)))
-            summed.append(draft.category(category_of(phase) + _SUM))
-        words = (np.array(one, np.int64)[which] for one in (called, placed, summed))
-        named, exact, guessed = words
-        return named, (exact, guessed)
+        keys = np.stack([which, count, summed.astype(np.int64)], axis=1)
+        distinct, of_key = np.unique(keys, axis=0, return_inverse=True)
+        names, categories = [], []
+        for number, times, no_place in distinct.tolist():
+            phase = phases[number]
+            names.append(draft.name(phase if times == 1 else f"{phase} x{times}"))
+            categories.append(draft.category(category_of(phase) + (_SUM if no_place else _TABLE)))
+        of_key = of_key.reshape(-1)
+        return np.array(names, np.int64)[of_key], np.array(categories, np.int64)[of_key]
 
     def _told_by_spans(self, start: IntArray, end: IntArray) -> IntArray:
         """Return the pairs of row and phase, as one number, of which spans tell."""
@@ -206,25 +195,12 @@ class _Table:
                     continue
                 lane = self._lane(rank, usual.get((rank, column), _DEVICE))
                 start = steps.first[column][some]
-                number = np.zeros(len(some), np.int64)
-                called, (category, _) = self._of_columns(column, number, steps.count[column][some])
+                count = steps.count[column][some]
+                called, category = self._called([column], np.zeros_like(count), count, count > 1)
                 self._draft.add(
                     _constant(lane), start, start + steps.busy[column][some], called, category,
                     _constant(STEP_DEPTH), self._of_phase, some,
                 )  # fmt: skip
-
-    def _of_columns(
-        self, column: str, number: IntArray, count: IntArray
-    ) -> tuple[IntArray, tuple[IntArray, IntArray]]:
-        """As `_named`, of a column that is no phase of a main lane."""
-        draft = self._draft
-        times, which = np.unique(count, return_inverse=True)
-        called = [draft.name(column if one == 1 else f"{column} x{one}") for one in times.tolist()]
-        kind = category_of(column)
-        placed = [draft.category(kind + (_TABLE if one == 1 else _SUM)) for one in times.tolist()]
-        which = which.reshape(-1)
-        category = np.array(placed, np.int64)[which]
-        return np.array(called, np.int64)[which], (category, category)
 
     # --- lanes, notes -------------------------------------------------------------------------------------
 

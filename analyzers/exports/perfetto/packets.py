@@ -32,6 +32,7 @@ _MOST_TEXT: Final = 500
 """Characters of a value."""
 _BLOCK: Final = 1 << 20
 """Bytes that are written at once."""
+_USES: Final = 256
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _SEQUENCE: Final = 1
 _PACKET: Final = b"\x0a"
@@ -49,7 +50,9 @@ class Packets:
         self._held = bytearray()
         self._tracks = 0
         self._words: dict[str, dict[str, int]] = {"name": {}, "category": {}, "key": {}}
-        self._event = TracePacket()
+        self._event, self._uses = TracePacket(), _USES
+        self._ending = TracePacket(trusted_packet_sequence_id=_SEQUENCE, sequence_flags=_NEEDED)
+        self._ending.track_event.type = TrackEvent.TYPE_SLICE_END
         self._begin(start)
 
     def _begin(self, start: int) -> None:
@@ -122,13 +125,11 @@ class Packets:
         event = packet.track_event
         event.type = TrackEvent.TYPE_INSTANT if instant else TrackEvent.TYPE_SLICE_BEGIN
         event.track_uuid = track
-        number = self._number("name", name, packet.interned_data.event_names)
-        if number:
+        if number := self._number("name", name, packet.interned_data.event_names):
             event.name_iid = number
         else:
             event.name = _word(name)
-        number = self._number("category", category, packet.interned_data.event_categories)
-        if number:
+        if number := self._number("category", category, packet.interned_data.event_categories):
             event.category_iids.append(number)
         else:
             event.categories.append(_word(category))
@@ -136,21 +137,17 @@ class Packets:
             event.flow_ids.extend(flows)
         if ends:
             event.terminating_flow_ids.extend(ends)
-        add, names = event.debug_annotations.add, packet.interned_data.debug_annotation_names
+        add, keys = event.debug_annotations.add, self._words["key"]
         for key, value in notes:
-            note = add()
-            number = self._number("key", key, names)
-            if number:
-                note.name_iid = number
-            else:
-                note.name = _word(key)
+            number = keys.get(key, 0) or self._number("key", key, packet.interned_data.debug_annotation_names)
+            note = add(name_iid=number) if number else add(name=_word(key))
             _put(note, value)
         self._write(packet)
 
     def end(self, track: int, time: int) -> None:
         """End the slice of ``track`` that began last."""
-        packet = self._at(time)
-        packet.track_event.type = TrackEvent.TYPE_SLICE_END
+        packet = self._ending
+        packet.timestamp = time
         packet.track_event.track_uuid = track
         self._write(packet)
 
@@ -168,7 +165,11 @@ class Packets:
         self._held.clear()
 
     def _at(self, time: int) -> TracePacket:
-        packet = self._event  # one for all: to make one takes longer than to fill it
+        if not self._uses:
+            # To make one takes as long as to fill it; what is cleared keeps its memory, and more and more.
+            self._event, self._uses = TracePacket(), _USES
+        self._uses -= 1
+        packet = self._event
         packet.Clear()
         packet.timestamp = time
         packet.trusted_packet_sequence_id = _SEQUENCE
@@ -208,7 +209,8 @@ def _word(text: str) -> str:
 
 def _put(note: Any, value: Any) -> None:
     if isinstance(value, str):
-        note.string_value = _short(value)
+        plain = len(value) <= _MOST_TEXT and value.isprintable()
+        note.string_value = value if plain else _short(value)
     elif isinstance(value, bool):
         note.bool_value = value
     elif isinstance(value, int) and value in _INT64:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +21,8 @@ BY_PARENT: Final = "parent"
 FLAT: Final = "flat"
 """Nothing is part of anything else."""
 
+_MOST_LANES: Final = 1 << 13
+_REST: Final = "other lanes"
 _COLUMNS: Final = 9
 _MOST_PID: Final = 1 << 22
 """Process ids of Linux are below."""
@@ -107,7 +111,9 @@ class Draft:
         return self.processes[key][0]
 
     def lane(self, process: int, name: str, nesting: str, order: tuple[Any, ...] = ()) -> int:
-        """Return the number of the lane of this ``name``."""
+        """Return the number of the lane of this ``name``; where there are very many, that of the rest."""
+        if (process, name) not in self.lanes and len(self.lanes) >= _MOST_LANES:
+            name, nesting, order = _REST, FLAT, (sys.maxsize,)
         if (process, name) not in self.lanes:
             self.lanes[process, name] = len(self.lanes), Lane(process, name, nesting, order)
         return self.lanes[process, name][0]
@@ -142,18 +148,21 @@ class Draft:
         return np.arange(first, self._count)
 
     def finish(self) -> Slices:
+        """Return all that was added."""
         empty = np.zeros(0, np.int64)
         parts = [(empty,) * _COLUMNS, *self._parts]
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        lane, start, end, name, category, depth, above, source, ref = map(
+            np.concatenate, zip(*parts, strict=True)
+        )
         return Slices(
-            *columns,
+            lane, start, end, name, category, depth, above, source, ref,
             names=list(self._names),
             categories=list(self._categories),
             tellings=self._tellings,
             processes=[process for _, process in self.processes.values()],
             keys={key: number for key, (number, _) in self.processes.items()},
-            lanes=[lane for _, lane in self.lanes.values()],
-        )
+            lanes=[one for _, one in self.lanes.values()],
+        )  # fmt: skip
 
 
 def pids(processes: list[Process]) -> list[int]:
@@ -161,9 +170,8 @@ def pids(processes: list[Process]) -> list[int]:
 
     Processes of several hosts may have had the same.
     """
-    own = [process.pid for process in processes]
-    known = [pid is not None and 0 < pid < _MOST_PID and own.count(pid) == 1 for pid in own]
+    often = Counter(process.pid for process in processes)
     return [
-        pid if pid is not None and alone else _MOST_PID + number
-        for number, (pid, alone) in enumerate(zip(own, known, strict=True))
+        pid if pid is not None and 0 < pid < _MOST_PID and often[pid] == 1 else _MOST_PID + number
+        for number, pid in enumerate(process.pid for process in processes)
     ]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from grademl_otel.analyzers.graph.path import KINDS, kind_of
 from grademl_otel.analyzers.graph.trees.span_tree import THREAD
 from grademl_otel.analyzers.model.attempts import identity, whole
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray, SpanColumns
+from grademl_otel.analyzers.sources.formats.kineto_values import CATEGORY
 
 MAIN: Final = "main"
 WINDOWS: Final = "windows"
@@ -33,8 +34,6 @@ _SCOPES: Final = (sc.RUN, sc.FIT, sc.TRIAL, sc.EPOCH, sc.EVALUATE, sc.PREDICT)
 STEP_DEPTH: Final = len(_SCOPES) + 1
 _LANES: Final = (MAIN, "loader", COMM, "stream-", "device", "checkpoint", "", WINDOWS)
 """How the names of lanes begin, in the order in which they are shown; anything else is at the empty one."""
-_MANY_LANES: Final = 1 << 12
-_OTHERS: Final = "other threads"
 
 
 def lane_order(name: str) -> tuple[Any, ...]:
@@ -62,23 +61,23 @@ class SpanNotes:
         self._spans = spans
         self._ours = [identity(resource) is not None for resource in spans.resources]
 
-    def __call__(self, ix: int, name: str) -> Iterator[Note]:
+    def __call__(self, ix: int, name: str) -> list[Note]:
         spans = self._spans
-        yield "trace_id", spans.trace_id_hex(ix)
-        yield "span_id", spans.span_id_hex(ix)
+        told: list[Note] = [("trace_id", spans.trace_id_hex(ix)), ("span_id", spans.span_id_hex(ix))]
         if spans.status[ix] == STATUS_ERROR:
-            yield "status", "error"
-        ours = self._ours[int(spans.resource_ix[ix])]
-        left = _MOST_ATTRIBUTES
-        for key, value in spans.attributes(ix).items():
-            if key.startswith(sc.TABLE_PREFIX):
-                continue
-            if not left:
-                yield "attributes left out", True
-                return
-            left -= 1
+            told.append(("status", "error"))
+        said = spans.attributes(ix)
+        if self._ours[int(spans.resource_ix[ix])]:
             # A span of ours and a row of the table tell the same by the same key.
-            yield key.removeprefix(_OURS) if ours else key, value
+            said = {key.removeprefix(_OURS): value for key, value in said.items() if not _of_table(key)}
+        told += islice(said.items(), _MOST_ATTRIBUTES)
+        if len(said) > _MOST_ATTRIBUTES:
+            told.append(("attributes left out", len(said) - _MOST_ATTRIBUTES))
+        return told
+
+
+def _of_table(key: str) -> bool:
+    return key.startswith(sc.TABLE_PREFIX)
 
 
 def add_spans_of_run(draft: Draft, spans: SpanColumns, ixs: IntArray, notes: SpanNotes) -> IntArray:
@@ -156,7 +155,9 @@ def add_spans_of_others(draft: Draft, spans: SpanColumns, ixs: IntArray, notes: 
     resources, of_resource = np.unique(spans.resource_ix[ixs], return_inverse=True)
     processes = np.array([_process(draft, spans.resources[ix]) for ix in resources.tolist()], np.int64)
     process = processes[of_resource.reshape(-1)]
-    lane = _lanes(draft, spans, ixs, process)
+    kinds = np.array([draft.category(name) for name in _KINDS], np.int64)
+    category = kinds[spans.kind[ixs]]
+    lane = _lanes(draft, spans, ixs, process, category)
     first = len(draft)
     number = np.full(len(spans) + 1, -1, np.int64)
     number[ixs] = np.arange(len(ixs))
@@ -164,9 +165,8 @@ def add_spans_of_others(draft: Draft, spans: SpanColumns, ixs: IntArray, notes: 
     parent[spans.parent_ix[ixs] < 0] = -1
     same = (parent >= 0) & (lane[parent] == lane)
     names = np.array([draft.name(name) for name in spans.names] or [0], np.int64)
-    categories = np.array([draft.category(name) for name in _KINDS], np.int64)
     return draft.add(
-        lane, spans.start[ixs], spans.end[ixs], names[spans.name_ix[ixs]], categories[spans.kind[ixs]],
+        lane, spans.start[ixs], spans.end[ixs], names[spans.name_ix[ixs]], category,
         _depths(spans.parent_ix)[ixs], notes, ixs, above=np.where(same, first + parent, -1),
     )  # fmt: skip
 
@@ -193,8 +193,13 @@ def _labels(resource: dict[str, Any], service: bool) -> tuple[str, ...]:
     return tuple(str(one) for one in told if one)
 
 
-def _lanes(draft: Draft, spans: SpanColumns, ixs: IntArray, process: IntArray) -> IntArray:
-    """Return the lane of each span: the one that it names, else its thread, else that of the service."""
+def _lanes(
+    draft: Draft, spans: SpanColumns, ixs: IntArray, process: IntArray, category: IntArray
+) -> IntArray:
+    """Return the lane of each span: the one that it names, else its thread, else that of the service.
+
+    ``category`` gets those that a profile tells.
+    """
     known, of_process = np.unique(process, return_inverse=True)
     plain = [draft.lane(one, SPANS, BY_PARENT, lane_order(SPANS)) for one in known.tolist()]
     lane = np.array(plain, np.int64)[of_process.reshape(-1)]
@@ -206,14 +211,14 @@ def _lanes(draft: Draft, spans: SpanColumns, ixs: IntArray, process: IntArray) -
         own, thread = said.get(sc.LANE), said.get(THREAD)
         if isinstance(own, str) and own:
             name, nesting = own, BY_TIME
+            if isinstance(kind := said.get(CATEGORY), str):
+                category[at] = draft.category(kind)
         elif isinstance(thread, int | str) and not isinstance(thread, bool):
             named = said.get("thread.name")
             name = f"thread {thread}" + (f" {named}" if isinstance(named, str) and named else "")
             nesting = BY_PARENT
         else:
             continue
-        if len(draft.lanes) >= _MANY_LANES:
-            name, nesting = _OTHERS, BY_PARENT
         lane[at] = draft.lane(int(process[at]), name, nesting, lane_order(name))
     return lane
 
