@@ -570,7 +570,8 @@ def test_a_million_steps_are_drawn_from_a_megabyte(monkeypatch: pytest.MonkeyPat
         0, total,
         Sections(
             start=starts, end=np.append(starts[1:], total),
-            phase=np.append(0, np.tile(np.arange(4), len(ns))), kind=kind, lane=kind, step=np.append(-1, np.repeat(np.arange(len(ns)), 4)), item=kind - 1,
+            phase=np.append(0, np.tile(np.arange(4), len(ns))), kind=kind, lane=kind,
+            step=np.append(-1, np.repeat(np.arange(len(ns)), 4)), item=kind - 1,
             span_ix=kind - 1, entered=kind, phases=[*PHASES], lanes=[(0, "main")], items=[],
             entrances=[EnteredBy("program")],
         ),

@@ -79,7 +79,9 @@ class Timeline:
 
 def timeline(path: Path, spans: SpanColumns) -> Timeline | None:
     """Return ``path`` for drawing; None when it takes no time."""
-    every = path.sections.take(np.flatnonzero(path.sections.duration > 0))
+    every, lasting = path.sections, path.sections.duration > 0
+    if not lasting.all():
+        every = every.take(np.flatnonzero(lasting))
     if not len(every):
         return None
     row, rows = _rows(every, spans)
