@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import conversion, graph, longrun, micro, sources, startup, tables
+from benchmarks import conversion, graph, longrun, micro, querying, sources, startup, tables
 from benchmarks.interleaved import compare
 from benchmarks.tables import Table, duration, ratio, size
 from benchmarks.ways import AGAIN, EVERYTHING, PLAIN, PROFILER, RECORDED, SDK, Worker, workers
@@ -146,11 +146,12 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
         folder, extent.traces, max(1, extent.rounds // 5), extent.plot
     ),
     "pull": lambda folder, extent: sources.pull(folder, max(20, extent.traces * 3 // 10)),
+    "query": lambda folder, extent: querying.measure(folder, extent.traces, max(1, extent.rounds // 3)),
     "graph": lambda folder, extent: graph.measure(
         folder, 1_000 * extent.traces, max(1, extent.rounds // 5), extent.paths, extent.hta
     ),
 }
-_PLACES = {"read": tables.READING, "pull": tables.READING, "graph": tables.GRAPH}
+_PLACES = {"read": tables.READING, "pull": tables.READING, "graph": tables.GRAPH, "query": tables.QUERY}
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def read(folder: Path, traces: int, rounds: int, plot: Path | None = None) -> It
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, parsers in _PARSERS.items():
-        path = _written(folder, name, traces)
+        path = written(folder, name, traces)
         results = _in_turn(path, ("columns", *parsers), rounds)
         ours = [each["cpu_s"] for each in results["columns"]]
         spans = int(results["columns"][0]["number"])
@@ -102,12 +102,13 @@ def pull(folder: Path, traces: int) -> Iterator[Table]:
     )
 
 
-def _written(folder: Path, name: str, traces: int) -> Path:
+def written(folder: Path, name: str, traces: int) -> Path:
+    """Return the file, or the folder of the copy, with so many traces in the format ``name``."""
     if name != COPY:
         file, write = WRITERS[name]
         write(folder / file, traces)
         return folder / file
-    source = _written(folder, "OTLP protobuf", traces)
+    source = written(folder, "OTLP protobuf", traces)
     _pull(str(source), folder / "copy", traces * SPANS_PER_TRACE)
     _forget(source)
     return folder / "copy"
@@ -128,7 +129,7 @@ def _pull(source: str, to: Path, spans: int) -> tuple[float, float]:
         "-o",
         str(to),
     ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=_environment())
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment())
     taken = time.monotonic() - start, _children_s() - cpu
     found = int(_measured(to, "columns")["number"])
     if found != spans:
@@ -148,7 +149,7 @@ def _in_turn(path: Path, ways: tuple[str, ...], rounds: int) -> dict[str, list[M
 
 def _measured(path: Path, way: str) -> Mapping[str, float]:
     command = [sys.executable, "-m", "benchmarks.reading", way, str(path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=_environment())
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
     result: dict[str, float] = json.loads(done.stdout)
     return result
 
@@ -166,7 +167,7 @@ def _growth(folder: Path, plot: Path) -> Table:
     peaks: dict[str, list[float]] = {}
     for name in _PARSERS:
         for traces in _POINTS:
-            path = _written(folder, name, traces)
+            path = written(folder, name, traces)
             rounds = 3 if traces <= 300 else 1
             each = [_measured(path, "columns") for _ in range(rounds)]
             cpu_s = min(one["cpu_s"] for one in each)
@@ -209,7 +210,8 @@ def _direct() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment without settings of recording and reading."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "GRADEML_"))}
 
 

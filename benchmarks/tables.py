@@ -20,6 +20,8 @@ READING = ("<!-- reading -->", "<!-- end of reading -->")
 """Lines between which results of reading stand: what measures the one leaves the other as it is."""
 GRAPH = ("<!-- graph -->", "<!-- end of graph -->")
 """The same of critical paths."""
+QUERY = ("<!-- query -->", "<!-- end of query -->")
+"""The same of queries."""
 
 
 @dataclass(frozen=True)
