@@ -46,7 +46,7 @@ lint: $(VENV)/.dev ## lint, check the format, check the types
 	  "$(CURDIR)/analyzers" $(TYPECHECK)/grademl_otel/
 	cd $(TYPECHECK) && "$(CURDIR)/$(RUN)" -m mypy --config-file "$(CURDIR)/pyproject.toml" -p grademl_otel
 	cd $(TYPECHECK) && "$(CURDIR)/$(RUN)" -m mypy --config-file "$(CURDIR)/pyproject.toml" \
-	  "$(CURDIR)/tools" "$(CURDIR)/benchmarks"
+	  "$(CURDIR)/tools" "$(CURDIR)/benchmarks" "$(CURDIR)/examples/analyze_run.py"
 
 bench: $(VENV)/.dev $(VENV)/.torch ## measure what recording costs, beside the alternatives; writes docs/costs.md
 	$(RUN) -m benchmarks $(ARGS)

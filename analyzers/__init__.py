@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from grademl_otel.analyzers.errors import GrademlError
     from grademl_otel.analyzers.model.clocks import ClockRule
-    from grademl_otel.analyzers.reporting.document import to_dict
+    from grademl_otel.analyzers.reporting.document import PathInfo, PopulationInfo, to_dict
     from grademl_otel.analyzers.reporting.text import render
     from grademl_otel.analyzers.selection import StepRange
 
@@ -46,6 +46,8 @@ _HOMES = {
     "runs": "api",
     "ClockRule": "model.clocks",
     "GrademlError": "errors",
+    "PathInfo": "reporting.document",
+    "PopulationInfo": "reporting.document",
     "StepRange": "selection",
     "render": "reporting.text",
     "to_dict": "reporting.document",
@@ -54,6 +56,8 @@ _HOMES = {
 __all__ = [
     "ClockRule",
     "GrademlError",
+    "PathInfo",
+    "PopulationInfo",
     "StepRange",
     "check",
     "critical_path",

@@ -150,7 +150,7 @@ def _columns(table: Records, prefix: str = "", absent: bool = False) -> Iterable
 
 
 def _fields(of: type) -> Sequence[str]:
-    return [one.name for one in fields(of)] if is_dataclass(of) else of.__struct_fields__  # type: ignore[attr-defined]
+    return [one.name for one in (fields(of) if is_dataclass(of) else msgspec.structs.fields(of))]
 
 
 def _is_record(kind: Any) -> bool:

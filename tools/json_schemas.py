@@ -102,7 +102,7 @@ class _Schemas:
 
     def object(self, of: type) -> dict[str, Any]:
         hints = get_type_hints(of, localns=_unseen())
-        names = [one.name for one in fields(of)] if is_dataclass(of) else list(of.__struct_fields__)
+        names = [one.name for one in (fields(of) if is_dataclass(of) else msgspec.structs.fields(of))]
         said = _said(of)
         properties = {name: self.value(hints[name]) for name in names}
         for name, found in properties.items():

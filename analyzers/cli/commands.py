@@ -154,14 +154,14 @@ def help_(context: click.Context, name: str | None) -> None:
     \b
     grademl help path
     """
-    if name is None:
-        command, named = context.find_root().command, None
-    else:
-        command, named = grademl.get_command(context, name), name
-        if command is None:
-            raise UsageError(f"no command {name}; {or_near(name, grademl.names)}")
     root = context.find_root()
-    with root if named is None else click.Context(command, parent=root, info_name=named) as about:
+    if name is None:
+        click.echo(root.get_help())
+        return
+    command = grademl.get_command(context, name)
+    if command is None:
+        raise UsageError(f"no command {name}; {or_near(name, grademl.names)}")
+    with click.Context(command, parent=root, info_name=name) as about:
         click.echo(command.get_help(about))
 
 

@@ -136,6 +136,9 @@ class Choice(_Choice):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            if meant := near(str(value), map(str, self.choices)):
-                error.message = f"{error.message.rstrip('.')}; did you mean {meant}?"
-            raise
+            meant = near(str(value), map(str, self.choices))
+            if meant is None:
+                raise
+            raise click.BadParameter(
+                f"{error.message.rstrip('.')}; did you mean {meant}?", ctx, param
+            ) from None
