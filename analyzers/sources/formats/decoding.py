@@ -6,6 +6,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import msgspec
 
 
 class Unreadable(Exception):
@@ -26,3 +29,17 @@ def gc_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def decoded_or_none(raw: bytes | str) -> Any:
+    """Return what JSON holds; None for what is none."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def objects_in(raw: bytes) -> list[dict[str, Any]]:
+    """Return the objects of an array in JSON; none of what is something else."""
+    items = decoded_or_none(raw)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, STATUS_OK, STATUS_UNSET
 from grademl_otel.analyzers.model.raw import Event
+from grademl_otel.analyzers.sources.formats.decoding import decoded_or_none, objects_in
 from grademl_otel.analyzers.sources.formats.otlp_values import to_bytes, to_float, to_int
 
 _KINDS: Final = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
@@ -46,7 +45,7 @@ class JaegerJson:
         return jaeger_tags(raw)
 
     def events(self, raw: bytes) -> Sequence[Event]:
-        return [_event(log) for log in _objects(raw)]
+        return [_event(log) for log in objects_in(raw)]
 
 
 JAEGER_JSON: Final = JaegerJson()
@@ -57,7 +56,7 @@ def jaeger_tags(raw: bytes) -> dict[str, Any]:
 
     Jaeger's v1 API turns arrays into JSON strings; those of our own keys are turned back.
     """
-    return _tags(_objects(raw))
+    return _tags(objects_in(raw))
 
 
 def _tags(items: list[dict[str, Any]]) -> dict[str, Any]:
@@ -81,14 +80,14 @@ def jaeger_value(key: str, kind: Any, value: Any) -> Any:
     if kind == "binary":
         return to_bytes(value)
     if isinstance(value, str) and value.startswith("[") and key.startswith(_OUR_KEYS):
-        return _decoded(value) or value
+        return decoded_or_none(value) or value
     return value
 
 
 @lru_cache(maxsize=4096)
 def facts(tags: bytes) -> Facts:
     """Return what tags, raw and each with a comma after it, say of a span's fields."""
-    found = {item["key"]: item.get("value") for item in _objects(b"[%b]" % tags[:-1]) if _is_key(item)}
+    found = {item["key"]: item.get("value") for item in objects_in(b"[%b]" % tags[:-1]) if _is_key(item)}
     code, kind = found.get("otel.status_code"), found.get("span.kind")
     status = _CODES.get(code) if isinstance(code, str) else None
     if status is None:
@@ -112,15 +111,3 @@ def _event(log: dict[str, Any]) -> Event:
     attributes = _tags(items)
     name = attributes.pop("event", "")
     return Event((to_int(log.get("timestamp")) or 0) * 1000, str(name), attributes)
-
-
-def _objects(raw: bytes) -> list[dict[str, Any]]:
-    items = _decoded(raw)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _decoded(raw: bytes | str) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None

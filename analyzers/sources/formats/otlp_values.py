@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from grademl_otel.analyzers.model.raw import Event
+from grademl_otel.analyzers.sources.formats.decoding import decoded_or_none, objects_in
 
 STATUS_DESCRIPTION: Final = "otel.status_description"
 """The attribute for the message of a span's status, as OpenTelemetry names it where there is no field."""
@@ -32,7 +31,7 @@ class OtlpJson:
         return otlp_attributes(raw)
 
     def events(self, raw: bytes) -> Sequence[Event]:
-        return [_event(item) for item in _objects(raw)]
+        return [_event(item) for item in objects_in(raw)]
 
 
 OTLP_JSON: Final = OtlpJson()
@@ -40,12 +39,12 @@ OTLP_JSON: Final = OtlpJson()
 
 def otlp_attributes(raw: bytes) -> dict[str, Any]:
     """Decode ``[{"key": ..., "value": {"intValue": "7"}}, ...]``."""
-    return _attributes(_objects(raw))
+    return _attributes(objects_in(raw))
 
 
 def otlp_scope(raw: bytes) -> dict[str, Any]:
     """Decode an instrumentation scope: ``name``, ``version`` and ``attributes``."""
-    scope = _decoded(raw)
+    scope = decoded_or_none(raw)
     scope = scope if isinstance(scope, dict) else {}
     name, version = (scope.get(key) for key in ("name", "version"))
     return {
@@ -103,18 +102,6 @@ def to_bytes(raw: Any) -> bytes | None:
         return base64.b64decode(raw, validate=True)
     except (TypeError, ValueError, binascii.Error):
         return None
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-def _objects(raw: bytes) -> list[dict[str, Any]]:
-    items = _decoded(raw)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:

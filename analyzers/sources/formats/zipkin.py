@@ -15,7 +15,7 @@ from grademl_otel.analyzers.model.columns import STATUS_ERROR, STATUS_OK, STATUS
 from grademl_otel.analyzers.model.raw import Event, RawColumn
 from grademl_otel.analyzers.sources.batch import SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
-from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable
+from grademl_otel.analyzers.sources.formats.decoding import NotJson, Unreadable, decoded_or_none
 from grademl_otel.analyzers.sources.formats.otlp_values import STATUS_DESCRIPTION, to_int
 
 _NONE: Final = msgspec.Raw(b"{}")
@@ -88,7 +88,7 @@ class Zipkin:
         return "zipkin"
 
     def attributes(self, raw: bytes) -> dict[str, Any]:
-        parts = _decoded(raw)
+        parts = decoded_or_none(raw)
         tags, remote = parts if isinstance(parts, list) and len(parts) == 2 else ({}, {})
         tags = tags if isinstance(tags, dict) else {}
         found = {key: value for key, value in tags.items() if key not in _FIELDS}
@@ -100,7 +100,7 @@ class Zipkin:
         return found
 
     def events(self, raw: bytes) -> Sequence[Event]:
-        items = _decoded(raw)
+        items = decoded_or_none(raw)
         items = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
         return [
             Event((to_int(item.get("timestamp")) or 0) * 1000, str(item.get("value", "")), {})
@@ -219,10 +219,3 @@ def _resource(key: tuple[str, _Endpoint | None]) -> dict[str, Any]:
 def _annotations(spans: list[_Span]) -> RawColumn | None:
     column = vectors.raw_column(ZIPKIN, [span.annotations for span in spans])
     return column if int(np.diff(column.offsets).max()) > len(b"null") else None
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
