@@ -28,6 +28,7 @@ from grademl_otel.analyzers.comparison.sides import Measured, not_the_same, side
 from grademl_otel.analyzers.comparison.types import type_pairs
 from grademl_otel.analyzers.comparison.words import change, quantity, spread_in_words
 from grademl_otel.analyzers.errors import UsageError
+from grademl_otel.analyzers.graph.device import is_asynchronous
 from grademl_otel.analyzers.units import percent
 
 BY: Final = ("phase", "type")
@@ -65,7 +66,22 @@ def differences(
         comparisons=comparisons,
         threshold=threshold,
         results=results,
+        notes=_notes(a, b),
     )
+
+
+def _notes(a: Measured, b: Measured) -> list[str]:
+    """Return what is to be known of the numbers."""
+    if not (isinstance(a, RunMeasures) and isinstance(b, RunMeasures)):
+        return []
+    notes = []
+    if is_asynchronous(a.run) and is_asynchronous(b.run):
+        notes.append(
+            "phases are how long the host took to give work to the device; device.* is how long that took"
+        )
+    if len(a.run.ranks) != len(b.run.ranks):
+        notes.append("what ranks wait for each other within a phase is part of it")
+    return notes
 
 
 def _step(pairs: RunPairs | TracePairs) -> list[Pair]:

@@ -152,6 +152,8 @@ class DiffDocument(Shown, screen="reporting.diff_screen"):
     """Part of the step (else of A's value) below which a difference does not matter."""
     results: list[Result]
     """Those of `--fail-on`."""
+    notes: list[str]
+    """What else is to be known of the numbers, a line each."""
 
     @property
     def incomplete(self) -> bool:

@@ -64,6 +64,8 @@ class RunPairs:
             pair = self.path(phase)
             if pair.reason is not None or max(_value(pair.a), _value(pair.b)) >= pair.matters:
                 pairs.found.append(pair)
+        if sc.DATA_WAIT in self.a.phases + self.b.phases:
+            pairs.found.append(self.exposed_wait())
         pairs.found += [self.scope(name) for name in SCOPES if self._has_scope(name)]
         pairs.found += [self.budget(part) for part in self._parts()]
         pairs.found.append(self.wall())
@@ -91,6 +93,9 @@ class RunPairs:
     def path(self, phase: str) -> Pair:
         a, b = self.a.path(phase), self.b.path(phase)
         return Pair(f"path({phase})", "path", a, b, self._threshold, self._of_ranks())
+
+    def exposed_wait(self) -> Pair:
+        return Pair("exposed_wait", "step", self.a.exposed_wait(), self.b.exposed_wait())
 
     def scope(self, name: str, statistic: Statistic = MEDIAN) -> Pair:
         quantities = self.a.scope(name, statistic), self.b.scope(name, statistic)

@@ -102,6 +102,9 @@ def spread(sample: Sample, statistic: Statistic, stream: int = 0) -> Spread:
     group = sample.unit * groups // sample.units
     in_group = sample.units / groups
     wanted = block_length(_influence(sample, statistic, estimate))
+    if statistic.quantile is not None and statistic != MEDIAN:
+        # What depends on what came before shows best in the middle; few values are beyond a tail.
+        wanted = max(wanted, block_length(_influence(sample, MEDIAN, MEDIAN.of(sample))))
     wanted = wanted if wanted == 1 else wanted * _LONGER
     length = max(1, min(round(wanted / in_group), groups))
     blocks = -(-groups // length)

@@ -83,6 +83,7 @@ def _diff(document: DiffDocument) -> str:
     headings[0], headings[-1] = "measure", "verdict"
     parts.append(markdown_of(headings, [cells(one) for one in shown]))
     parts += [f"- not judged: {escaped(line)}" for line in reasons_in_words(document.differences)]
+    parts += [f"- {escaped(note)}" for note in document.notes]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -66,10 +66,12 @@ def draw(canvas: Canvas, document: DiffDocument) -> None:
         if len(document.ranks) > _RANKS:
             canvas.line(f"and {len(document.ranks) - _RANKS:,} more ranks (--json)")
     reasons = reasons_in_words(document.differences)
-    if reasons:
+    if reasons or document.notes:
         canvas.blank()
     for line in reasons:
         canvas.line(line, label="Not judged")
+    for note in document.notes:
+        canvas.line(note, label="Note")
 
 
 _RANK_COLUMNS: Final = (("rank", "right"), ("A", "right"), ("B", "right"), ("difference", "right"))

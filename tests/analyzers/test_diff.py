@@ -50,6 +50,7 @@ JOBS: Mapping[str, Job] = {
     "ranks": replace(JOB, seed=6, name="ranks", ranks=2),
     "longer": replace(JOB, seed=7, name="longer", epochs=4),
     "short": replace(JOB, seed=8, name="short", epochs=1, steps=12),
+    "device2": replace(JOB, seed=10, name="device2", device=True),
     "device": replace(JOB, seed=9, name="device", device=True),
 }
 
@@ -220,6 +221,7 @@ def test_host_times_are_not_compared_with_work(stores: Path) -> None:
     document = diff(stores, "base", "device")
     assert of(document, "forward").verdict == "refused"
     assert "enqueue" in str(of(document, "forward").reason)
+    assert diff(stores, "device", "device2").notes[0].startswith("phases are how long the host took")
     assert ("device", "cpu", "cuda") in {(one.what, one.a, one.b) for one in document.not_the_same}
 
 
