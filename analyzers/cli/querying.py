@@ -26,6 +26,7 @@ from grademl_otel.analyzers.cli.output import Content, Outcome
 from grademl_otel.analyzers.errors import GrademlError, IncompleteError, SourceError, UsageError
 from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.secrecy import hidden
+from grademl_otel.analyzers.terminal import wants_color
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.sql.database import Database, Rows
@@ -82,7 +83,7 @@ def query(**options: Any) -> Outcome:
         from grademl_otel.analyzers.cli.prompting import prompt
 
         with database:
-            prompt(database, color=not style.no_color)
+            prompt(database, color=wants_color(sys.stdout) and not style.no_color)
         return Outcome("", None, error)
     try:
         rows = database.run(text)

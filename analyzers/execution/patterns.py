@@ -36,6 +36,7 @@ _ESCAPABLE: Final = SPECIAL_IN_TAGS | {"."}
 _TOKEN: Final = re.compile(r"\\.|.", re.DOTALL)
 _ANY: Final = r"(?:\\.|[^\\])*"
 _ANY_IN_PATH: Final = r"(?:\\.|[^\\/\[\]])*"
+_SOME_IN_PATH: Final = r"(?:\\.|[^\\/\[\]])+"
 _LOOKED_AT: Final = 4096
 """So many identifiers are compared for a suggestion, at most."""
 
@@ -185,7 +186,9 @@ def _component(part: str, text: str) -> Component:
         in_brackets = rf"(?:\[{_ANY_IN_PATH}\])?" if open_ended else ""
     else:
         in_brackets = rf"\[{_regex(of_tags, _ANY_IN_PATH)}\]"
-    regex = _regex(written, _ANY_IN_PATH) + in_brackets
+    # No name is empty, but that of the root, which is no level.
+    of_name = _SOME_IN_PATH if set(written) == {"*"} else _regex(written, _ANY_IN_PATH)
+    regex = of_name + in_brackets
     return Component(part, _compiled(written), None if open_ended else within, regex)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -20,7 +21,7 @@ from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.sql import sandbox
 from grademl_otel.analyzers.sql.lazy import LazyTable
 from grademl_otel.analyzers.sql.macros import VIEWS, define
-from grademl_otel.analyzers.sql.mistakes import Names, SqlError, explained, has_place, moved
+from grademl_otel.analyzers.sql.mistakes import Names, SqlError, explained, has_place, is_parsers, moved
 from grademl_otel.analyzers.sql.statements import Statement, statements_of
 from grademl_otel.analyzers.sql.values import rows_of
 from grademl_otel.analyzers.subject import Subject
@@ -35,6 +36,7 @@ Made = TypeVar("Made")
 _ANSWERS: Final = frozenset({"SELECT", "EXPLAIN", "PRAGMA", "CALL", "EXECUTE", "RELATION"})
 """Kinds of statements whose rows are an answer; others do something."""
 _NEEDLESS: Final = frozenset({"TRANSACTION"})
+_MARKUP: Final = re.compile(r"\[(.*?)\]\(.*?\)|`")
 BATCH_ROWS: Final = 16_384
 
 
@@ -143,7 +145,8 @@ class Database:
         """Return (table, what a row of it is): ours, then what statements made."""
         known = {name: schema.about for name, schema in TABLES.items()}
         known |= {view.name: view.about for view in VIEWS}
-        return [(name, known.get(name, "made in this session")) for name in self.names().tables]
+        plain = {name: _MARKUP.sub(lambda found: found[1] or "", about) for name, about in known.items()}
+        return [(name, plain.get(name, "made in this session")) for name in self.names().tables]
 
     def columns_of(self, name: str) -> list[tuple[str, str, str]]:
         """Return (column, type, what it is) of a table."""
@@ -234,7 +237,8 @@ class Database:
         try:
             self._connection.execute(before + statement.sql)
         except duckdb.Error as told:
-            return moved(told, -len(before))
+            if not is_parsers(told):  # not every statement has a plan
+                return moved(told, -len(before))
         return error
 
     def _define(self) -> None:

@@ -20,6 +20,7 @@ _CLOSED: Final = "files, the network and extensions are closed to SQL here; --ex
 _LISTED: Final = 20
 _OF_ALIAS: Final = re.compile(r'does not have a column named "(.*)"')
 _OF_FUNCTION: Final = re.compile(r"Python exception occurred while executing the UDF: \w+: ")
+_IN_EXTENSION: Final = re.compile(r"exists in the \w+ extension")
 _WIDEST: Final = 100
 """So many characters of a line are shown around the place."""
 
@@ -72,6 +73,11 @@ def has_place(error: duckdb.Error) -> bool:
     return "position" in _told(error)
 
 
+def is_parsers(error: duckdb.Error) -> bool:
+    """Whether ``error`` is about the syntax."""
+    return _told(error).get("exception_type") == "Parser"
+
+
 def moved(error: duckdb.Error, by: int) -> duckdb.Error:
     """Return ``error`` with its place ``by`` bytes later."""
     told = _told(error)
@@ -90,7 +96,7 @@ def _place(told: dict[str, str], statement: Statement) -> int | None:
 def _words(told: dict[str, str], statement: Statement, names: Names) -> str:
     kind, subtype = told.get("exception_type", ""), told.get("error_subtype", "")
     name, message = told.get("name", ""), told.get("exception_message", "")
-    if kind == "Permission" or "secrets are disabled" in message:
+    if kind == "Permission" or "secrets are disabled" in message or _IN_EXTENSION.search(message):
         return _CLOSED
     if "configuration has been locked" in message:
         return "settings cannot be changed here"
@@ -117,7 +123,7 @@ def _no_column(name: str, statement: Statement, told: dict[str, str], names: Nam
     there = [column for table in named for column in names.columns.get(table, ())]
     candidates = [one for one in told.get("candidates", "").split(",") if one]
     last = name.rpartition(".")[2]
-    if found := _meant(last, [*there, *candidates]):
+    if found := _meant(last, [one for one in (*there, *candidates) if one != last]):
         return f"no column {clean(name)}; {found}"
     if len(named) == 1:
         return f"no column {clean(name)}; {named[0]} has {_listed(names.columns[named[0]])}"

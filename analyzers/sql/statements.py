@@ -10,7 +10,7 @@ import duckdb
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement of a text, without the ``;`` after it."""
+    """One statement of a text: from its first word, for DuckDB tells places from there, to before its ``;``."""
 
     sql: str
     offset: int
@@ -24,9 +24,9 @@ def statements_of(text: str) -> list[Statement]:
     ends = [at for at, kind in tokens if kind == duckdb.token_type.operator and encoded[at : at + 1] == b";"]
     found = []
     for start, end in zip([0, *(at + 1 for at in ends)], [*ends, len(encoded)], strict=True):
-        if any(start <= at < end and kind != _comment() for at, kind in tokens):
-            sql = encoded[start:end].decode()
-            found.append(Statement(sql, len(encoded[:start].decode())))
+        first = next((at for at, kind in tokens if start <= at < end and kind != _comment()), None)
+        if first is not None:
+            found.append(Statement(encoded[first:end].decode(), len(encoded[:first].decode())))
     return found
 
 
