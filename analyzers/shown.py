@@ -107,6 +107,10 @@ class Shown:
     def _repr_html_(self) -> str:
         return self._drawn(Canvas()).html()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Let IPython print the text of the command, not all fields."""
+        printer.text(str(self))
+
     def __str__(self) -> str:
         return self.to_text().rstrip("\n")
 

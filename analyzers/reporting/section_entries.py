@@ -54,7 +54,7 @@ class SectionEntries(Sequence[SectionEntry]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        return f"<{len(self):,} sections>"  # of which there may be a million
 
     def longest(self, most: int) -> SectionEntries:
         """Return the ``most`` longest, of equal ones the earliest, in the order of time."""

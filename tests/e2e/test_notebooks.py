@@ -277,5 +277,22 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [output for output in outputs if output.output_type == "error"] == []
     written = "".join(output.text for output in outputs if output.output_type == "stream")
     assert written.count("grademl: recorded run ") == 2
-    assert written.count("run notebook ·") == 2
-    assert "VERDICT  The trainer waits for data" in written
+    shown = {
+        "".join(cell.source.splitlines()[-1:]): output.data
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output.output_type == "execute_result"
+    }
+    report = shown["before"]["text/html"]
+    assert report.index("complete (32 of 32 steps") < report.index("The trainer waits for data")
+    assert "VERDICT  The trainer waits for data" in shown["before"]["text/plain"]
+    assert "Critical path by phase" in shown["path"]["text/html"]
+    frame = shown['path.to_pandas()[["key", "path_ns", "path_share"]].head()']["text/plain"]
+    assert "data.fetch" in frame
+    share = next(data["text/plain"] for source, data in shown.items() if "data_wait_ns" in source)
+    assert float(re.search(r"\d\.\d+", share)[0]) > 0.5  # type: ignore[index]
+    difference = next(data["text/html"] for source, data in shown.items() if source.startswith("difference"))
+    assert "data.wait" in difference
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "The trainer waits for data" in page
