@@ -57,7 +57,7 @@ def parts(document: ReportDocument, charts: Charts) -> list[Part]:
         ),
         Part(
             "part-steps",
-            "Steps",
+            "Steps" if document.source.run is not None else "Traces",
             charts=_there(charts.steps, charts.distribution),
             tables=_there(run_tables.steady_step(document.step), device),
             folded=_there(loaders),
