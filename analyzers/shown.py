@@ -51,6 +51,8 @@ class Shown:
         """``screen`` is the module within `analyzers` whose ``draw(canvas, answer, **options)`` shows it."""
         super().__init_subclass__(**rest)
         cls._screen = screen
+        # IPython takes the nearest of this and __repr__, and dataclasses have one of their own.
+        cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain dicts, lists, numbers and strings: its JSON, read."""
