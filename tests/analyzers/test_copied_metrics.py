@@ -331,6 +331,24 @@ def test_what_is_no_metric_is_left_out_and_told(
     assert any("1 document of metrics left out" in note for note in done["notes"])
 
 
+def test_a_document_over_many_lines_goes_the_same_ways(
+    store: Path, tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = Training().attempt
+    document = json.loads(as_line(request(RUN, attempt=attempt)))
+    document["resourceMetrics"] += json.loads(as_line(request(RUN, 1, attempt=attempt)))["resourceMetrics"]
+    (store / "metrics.jsonl").write_text(json.dumps(document, indent=2))
+    expected = told(read(store))
+    assert len(expected) == 2 * POINTS
+    pull(store, tmp_path / "copy", capsys)
+    assert told(read(tmp_path / "copy")) == expected
+    assert push(capsys, tmp_path / "copy", at(receiver))[0] == 0
+    assert arrived(receiver, tmp_path) == expected
+    out = tmp_path / "out.jsonl"
+    assert cli(["export", str(tmp_path / "copy"), "--to", "otlp", "-o", str(out)]) == 0
+    assert told(read(out)) == expected
+
+
 def test_a_group_is_halved_down_to_one_point() -> None:
     from grademl_otel.analyzers.copy.metric_requests import MetricRequest
 
