@@ -25,11 +25,14 @@ FOLDER: Final = DOCS / "commands"
 MADE: Final = "<!-- Written by tools/command_pages.py from the command's help: change that, then run it. -->"
 
 SEE_ALSO: Final = {
-    "report": ("commands.md", "guarantees.md", "completeness.md", "devices.md"),
+    "report": ("html-report.md", "completeness.md", "devices.md"),
     "runs": ("runs.md", "sources.md"),
     "critical-path": ("critical-path.md", "profiles.md"),
     "ranks": ("ranks.md", "collectives.md"),
-    "export": ("critical-path.md", "execution-model.md"),
+    "query": ("tables.md",),
+    "diff": ("comparing.md",),
+    "check": ("comparing.md",),
+    "export": ("exports.md", "tables.md", "execution-model.md"),
     "pull": ("copies.md", "sources.md"),
     "push": ("copies.md", "collectors.md"),
     "doctor": ("doctor.md", "completeness.md"),
