@@ -63,7 +63,7 @@ def _rendered(about: Subject, document: ReportDocument) -> str:
         parts=parts(document, charts),
         not_judged=not_judged(document.abstained),
         behind=[table for table in behind if table is not None],
-        provenance=provenance(about.query, document),
+        provenance=provenance(document),
         commands=_commands(about, document),
         report_json=document_json(document),
         report_name=f"grademl-report-{(document.source.run or 'traces')[:_SHORT_ID]}.json",

@@ -6,16 +6,21 @@ Nothing here depends on when the page is made, or on which machine: the same inp
 
 from __future__ import annotations
 
+import os
 import shlex
+from dataclasses import replace
 
 from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import ReportDocument
 from grademl_otel.analyzers.selection import StepRange
+from grademl_otel.analyzers.sources.registry import SOURCE_VARIABLE
+from grademl_otel.analyzers.sources.servers.jaeger_address import asked_in, merged
+from grademl_otel.analyzers.subject import selection_of
 from grademl_otel.version import __version__
 
 
-def provenance(query: Query, document: ReportDocument) -> list[tuple[str, str]]:
+def provenance(document: ReportDocument) -> list[tuple[str, str]]:
     """Return (what, value) of the source and of what read it."""
     source = document.source
     found = [("Source", source.uri), ("Traces", f"{source.traces:,}")]
@@ -37,15 +42,18 @@ def command(query: Query, document: ReportDocument, *what: str) -> str:
         words += ["--run", source.run, "--attempt", f"{source.attempt}"]
     if query.fit is not None:
         words += ["--fit", f"{query.fit}"]
-    for trace in query.traces:
-        words += ["--trace", trace]
-    for option, value in (("--service", query.service), ("--operation", query.operation)):
+    # What the address asks for, as that of a trace in Jaeger, is not in the source's own.
+    given = query.source or os.environ.get(SOURCE_VARIABLE)
+    asked = merged(selection_of(replace(query, since=None)), asked_in(given))
+    for trace in asked.trace_ids:
+        words += ["--trace", f"{trace:x}"]
+    for option, value in (("--service", asked.service), ("--operation", asked.operation)):
         words += [] if value is None else [option, value]
-    for key, value in query.attributes:
-        words += ["--attribute", f"{key}={value}"]
+    for key, text in asked.attributes:
+        words += ["--attribute", f"{key}={text}"]
     if query.since is not None:
         words += ["--since", f"{query.since}ns"]
-    for option, at in (("--from", query.start), ("--to", query.end)):
+    for option, at in (("--from", asked.start), ("--to", asked.end)):
         words += [] if at is None else [option, _seconds(at)]
     if query.ranks is not None:
         words += ["--ranks", ",".join(map(str, query.ranks))]

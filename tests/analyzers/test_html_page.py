@@ -544,6 +544,22 @@ def test_the_command_in_the_page_makes_the_page_again(
     assert again.read_text() == page.source
 
 
+@pytest.mark.parametrize(
+    ("address", "options"),
+    [
+        ("http://jaeger:16686/trace/0af7?uiFind=x", "--trace af7"),
+        ("http://jaeger/search?service=shop&operation=GET%20/a", "--service shop --operation 'GET /a'"),
+        ("jaeger://jaeger", ""),
+    ],
+)
+def test_what_a_pasted_address_asks_for_is_in_the_command(
+    address: str, options: str, sources: dict[str, Path]
+) -> None:
+    document = analyzers.report(str(sources["one trace"]))
+    found = command(Query.of(address), document, "report")
+    assert found == f"grademl report {document.source.uri} {options}".rstrip()
+
+
 def test_a_command_has_no_secrets_in_it(sources: dict[str, Path]) -> None:
     query = Query.of(str(sources["one trace"]), headers={"Authorization": "Bearer top-secret-token"})
     found = report_page(query).found
