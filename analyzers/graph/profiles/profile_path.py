@@ -111,7 +111,8 @@ def _of_others(spans: SpanColumns, roots: Sequence[int]) -> list[int]:
 def _in_streams(spans: SpanColumns, members: IntArray) -> bool:
     """Return whether all ``members`` do name a lane, some of them a stream: their bytes tell what may be."""
     lanes = [spans.attributes(ix).get(semconv.LANE) for ix in members.tolist()]
-    return all(isinstance(lane, str) for lane in lanes) and any(lane.startswith(STREAM) for lane in lanes)
+    named = [lane for lane in lanes if isinstance(lane, str)]
+    return len(named) == len(lanes) and any(lane.startswith(STREAM) for lane in named)
 
 
 def paths_of_traces(
