@@ -149,17 +149,34 @@ class Phases(Tree):
         which = np.empty(len(nodes), np.int64)
         _, first, which[alone] = np.unique(key[alone], return_index=True, return_inverse=True)
         texts = [tag_text(self.tags(node)) for node in nodes[alone][first].tolist()]
-        # Steps and the like, which have nothing but their number.
-        counted = np.array([not kind.tags and kind.counted is not None for kind in self.all_kinds], np.bool_)
-        bare = ~alone & counted[self.kind[nodes]] & (self.label[nodes] < 0) & (self.nth[nodes] < 0)
-        which[bare] = len(texts) + np.arange(np.count_nonzero(bare))
-        keys = [tag_text(((kind.counted or "", ""),)) for kind in self.all_kinds]
-        pairs = zip(self.kind[nodes][bare].tolist(), self.number[nodes][bare].tolist(), strict=True)
-        texts += [f"{keys[kind]}{number}" for kind, number in pairs]
-        rest = ~alone & ~bare
+        # Of those that are numbered all of one kind and label differ in nothing but their number.
+        counted = np.array([kind.counted is not None for kind in self.all_kinds], np.bool_)
+        numbered = ~alone & counted[self.kind[nodes]] & (self.nth[nodes] < 0)
+        _, first, alike = np.unique(key[numbered], return_index=True, return_inverse=True)
+        around = [self._around_number(node) for node in nodes[numbered][first].tolist()]
+        alike = alike.reshape(-1)
+        told = np.array([one is not None for one in around] or [False], np.bool_)[alike]
+        numbered[numbered], alike = told, alike[told]
+        which[numbered] = len(texts) + np.arange(len(alike))
+        numbers = self.number[nodes][numbered].tolist()
+        pairs = zip(map(around.__getitem__, alike.tolist()), numbers, strict=True)
+        texts += [f"{one[0]}{number}{one[1]}" for one, number in pairs if one is not None]
+        rest = ~alone & ~numbered
         which[rest] = len(texts) + np.arange(np.count_nonzero(rest))
         texts += [tag_text(self.tags(node)) for node in nodes[rest].tolist()]
         return texts, which
+
+    def _around_number(self, node: int) -> tuple[str, str] | None:
+        """Return what stands before and after the number in the brackets of ``node``, which has one.
+
+        None where another of its tags has the same key: then their values tell which is first.
+        """
+        tags, key = self.tags(node), self.all_kinds[int(self.kind[node])].counted
+        at = [place for place, (name, _) in enumerate(tags) if name == key]
+        if len(at) != 1:
+            return None
+        after = tag_text(tags[at[0] + 1 :])
+        return tag_text((*tags[: at[0]], (tags[at[0]][0], ""))), f", {after}" if after else ""
 
 
 def _path(tree: Types | Phases, node: int) -> str:

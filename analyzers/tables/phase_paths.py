@@ -23,7 +23,8 @@ _MOST: Final = 1 << 31
 def paths(tree: Phases | Types, what: str) -> Any:
     """Return the path of every node, as large_string. UsageError where that is more than memory is for."""
     words, code = _identifiers(tree)
-    length = np.array([len(word.encode()) + 1 for word in words], np.int64)[code]
+    dictionary = pa.array(words, pa.large_string())
+    length = pc.binary_length(dictionary).to_numpy()[code] + 1
     length[0] = 0
     total = int(added_up(tree.size, length).sum()) + 1
     if total > _MOST:
@@ -31,7 +32,6 @@ def paths(tree: Phases | Types, what: str) -> Any:
             f"paths of {len(tree):,} {what} are {in_words(total)} of text: ask for a part, with --steps,"
             " --ranks or --trace, or for other columns"
         )
-    dictionary = pa.array(words, pa.large_string())
     by_level = levels(Families(tree.parent))
     made = [pa.array(["/"], pa.large_string())]
     above, slash = pa.array([""], pa.large_string()), pa.scalar("/", pa.large_string())
