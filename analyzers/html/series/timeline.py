@@ -131,7 +131,8 @@ def _level(cells: IntArray, bins: int) -> Level:
     """Return cells of the finest bins put together in ``bins``, which divides their number."""
     summed = cells.reshape(bins, -1, *cells.shape[1:]).sum(axis=1)
     at = np.nonzero(summed)
-    return Level(bins, *(np.asarray(one, np.int64) for one in at), summed[at])
+    bin_, row, part = (np.asarray(one, np.int64) for one in at)
+    return Level(bins, bin_, row, part, summed[at])
 
 
 def _parts(sections: Sections) -> tuple[IntArray, list[tuple[str, str]]]:
