@@ -82,7 +82,7 @@ def _counter(points: MetricPoints, series: MetricSeries, part: IntArray) -> Coun
         name, unit = f"{name} per second", f"{unit or '1'}/s"
         since, added = series.since.numbers[part], series.delta.numbers[part]
         known &= ~series.since.absent[part] & ~series.delta.absent[part] & (time > since)
-        value = added / np.where(known, time - since, 1) * _SECOND
+        value = added * _SECOND / np.where(known, time - since, 1)
         time = since
     elif kind not in (GAUGE, SUM):
         name = f"{name} mean"

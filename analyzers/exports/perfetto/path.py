@@ -50,12 +50,22 @@ class Jumps:
 def jumps_of(made: MadePath, found: Found) -> Jumps:
     """Return the jumps of which both slices are known."""
     sections = made.sections
-    slices = _slices_of(sections, found)
-    lane = np.append(found.slices.lane, -1)[slices]
+    slices = _or_next(_slices_of(sections, found), np.cumsum(changes(made.path, sections.lane)))
+    lane, start = (np.append(column, -1)[slices] for column in (found.slices.lane, found.slices.start))
     at = np.flatnonzero(
         (made.path[1:] == made.path[:-1]) & (slices[1:] >= 0) & (slices[:-1] >= 0) & (lane[1:] != lane[:-1])
     )
-    return Jumps(at, slices[at], slices[at + 1], sections.end[at])
+    return Jumps(at, slices[at], slices[at + 1], np.maximum(sections.end[at], start[at + 1]))
+
+
+def _or_next(slices: IntArray, stretch: IntArray) -> IntArray:
+    """Return ``slices``; where there is none, as before a worker's first fetch, the next of that stretch."""
+    count = len(slices)
+    known = np.where(slices >= 0, np.arange(count), count)
+    later = np.minimum.accumulate(known[::-1])[::-1]
+    same = (later < count) & (np.append(stretch, -1)[later] == stretch)
+    filled: IntArray = np.where(same, np.append(slices, -1)[later], -1)
+    return filled
 
 
 def _slices_of(sections: Sections, found: Found) -> IntArray:
