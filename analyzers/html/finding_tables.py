@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from grademl_otel.analyzers.diagnosis.finding import Evidence, Finding
 from grademl_otel.analyzers.html import cells
 from grademl_otel.analyzers.html.front import ranks_in_words
@@ -10,6 +12,9 @@ from grademl_otel.analyzers.html.parts import Cell, DataTable
 from grademl_otel.analyzers.reporting.document import CompletenessInfo, ReportDocument
 from grademl_otel.analyzers.reporting.report_screen import in_words
 from grademl_otel.analyzers.units import milliseconds, percent
+
+HOSTS: Final = 256
+"""Clocks that are shown."""
 
 
 def findings(document: ReportDocument) -> DataTable | None:
@@ -149,6 +154,7 @@ def clocks(complete: CompletenessInfo) -> DataTable | None:
                 cells.count(one.pairs),
                 Cell("yes" if one.applied else "no", "true" if one.applied else "false"),
             ]
-            for one in complete.clocks
+            for one in complete.clocks[:HOSTS]
         ],
+        "" if len(complete.clocks) <= HOSTS else f"{HOSTS:,} of {len(complete.clocks):,} hosts.",
     )

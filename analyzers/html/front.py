@@ -29,6 +29,8 @@ MOST_NOTES: Final = 200
 """Reservations that the page shows at all."""
 ENDED: Final = 8
 """Ranks that did not end in order, likewise."""
+CLOCKS: Final = 8
+"""Clocks of hosts, likewise."""
 _HOSTS: Final = 4
 
 
@@ -72,6 +74,7 @@ class Front:
     """Beyond those."""
     clocks: Sequence[str]
     """Of hosts whose times are shifted."""
+    more_clocks: int
     severity: str
     lines: Sequence[str]
     """The verdict on the run."""
@@ -85,7 +88,7 @@ def front(about: Subject, document: ReportDocument) -> Front:
     """Return the first screen of the page of ``document``, which is the report on ``about``."""
     head: Finding | None = document.findings[0] if document.findings else None
     verdict, complete, notes = document.verdict, document.completeness, document.notes
-    ended = _ended(document)
+    ended, shifted = _ended(document), [one for one in complete.clocks[1:] if one.applied]
     return Front(
         title=_title(document),
         kind="traces" if document.source.run is None else "run",
@@ -97,7 +100,8 @@ def front(about: Subject, document: ReportDocument) -> Front:
         data=header.data_counts(complete),
         notes=notes[:MOST_NOTES],
         more_notes=max(0, len(notes) - MOST_NOTES),
-        clocks=[header.clock_in_words(one) for one in complete.clocks[1:] if one.applied],
+        clocks=[header.clock_in_words(one) for one in shifted[:CLOCKS]],
+        more_clocks=max(0, len(shifted) - CLOCKS),
         severity=(verdict.severity if verdict is not None else None) or "none",
         lines=_sentences(verdict.lines) if verdict is not None else [],
         gain=_gain(head, document),

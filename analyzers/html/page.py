@@ -34,6 +34,8 @@ _STYLES: Final = ("report.css", "charts.css")
 _SCRIPTS: Final = ("report.js", "charts.js")
 _HERE: Final = "grademl_otel.analyzers.html"
 _SHORT_ID: Final = 8
+_NOT_JUDGED: Final = 200
+"""Reasons that are shown; the data of the page have all."""
 
 
 def page(about: Subject, document: ReportDocument) -> str:
@@ -61,7 +63,7 @@ def _rendered(about: Subject, document: ReportDocument) -> str:
         front=front(about, document),
         notes_at_once=NOTES,
         parts=parts(document, charts),
-        not_judged=not_judged(document.abstained),
+        not_judged=not_judged(document.abstained)[:_NOT_JUDGED],
         behind=[table for table in behind if table is not None],
         provenance=provenance(document),
         commands=_commands(about, document),

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from grademl_otel import analyzers
+from grademl_otel.analyzers import answers
 from grademl_otel.analyzers.answers import PAGE_SECTIONS, report_page
 from grademl_otel.analyzers.cli.app import run
-from grademl_otel.analyzers.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_USAGE
+from grademl_otel.analyzers.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_SOURCE, EXIT_USAGE
 from grademl_otel.analyzers.html import run_tables
 from grademl_otel.analyzers.html.embedding import MOST, bounded, brief, plain_json, shortened
 from grademl_otel.analyzers.html.front import moment, ranks_in_words
@@ -170,6 +171,16 @@ def test_how_it_ended_badly_goes_before_everything_else(
 def test_what_is_large_is_a_sentence(pages: dict[str, Page]) -> None:
     (lead,) = [one.text for one in pages["killed"].root.all("p") if "lead" in classes(one)]
     assert re.fullmatch(r"Backward takes \d+ % of each step\.", lead)
+
+
+def test_clocks_that_were_shifted_are_told(tmp_path: Path) -> None:
+    offsets = {host: host * 40 * MS for host in range(1, 12)}
+    simulate_job(Job(ranks=12, epochs=1, steps=25, offsets=offsets)).write_store(tmp_path / "runs")
+    page = page_of(tmp_path / "runs")
+    assert page.errors == []
+    assert page.text.count("Clock of node-") == 8
+    assert "and 3 more clocks, see the table" in page.text
+    assert [row["applied"] for row in page.cells("clocks")] == ["false"] + ["true"] * 11
 
 
 def test_a_run_that_ended_in_order_has_no_such_block(pages: dict[str, Page]) -> None:
@@ -504,6 +515,16 @@ def test_incomplete_and_strict_writes_the_page_and_fails(
     assert run(arguments) == EXIT_INCOMPLETE
     assert "The data are incomplete" in target.read_text()
     assert "incomplete" in capsys.readouterr().err
+
+
+def test_a_source_that_broke_off_has_its_page_and_fails(
+    tmp_path: Path, sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "broken_off", lambda telemetry: "the source broke off")
+    target = tmp_path / "report.html"
+    arguments = ["report", str(sources["one trace"]), "-f", "html", "-o", str(target)]
+    assert run(arguments) == EXIT_SOURCE
+    assert read_page(target.read_text()).errors == []
 
 
 def test_a_terminal_gets_a_line_before_the_work_is_done(
