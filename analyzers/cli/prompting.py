@@ -53,19 +53,19 @@ def prompt(database: Database, color: bool = True) -> None:
     commands = _Commands(database, color)
     click.echo("SQL ends with ;   .help tells more, .quit or Ctrl-D ends")
     while True:
+        running = False
         try:
             text = session.prompt()
-        except KeyboardInterrupt:
-            continue
-        except EOFError:
-            return
-        try:
+            running = True
             # Of its own for each statement: the Ctrl-C that ends one must not be the first of two.
             with interruptible():
                 if not _answered(text.strip(), database, commands, color):
                     return
+        except EOFError:
+            return
         except KeyboardInterrupt:
-            _tell("interrupted")
+            if running:
+                _tell("interrupted")
         except GrademlError as error:
             _tell(str(error), error.excerpt)
 

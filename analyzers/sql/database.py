@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-_ANSWERS: Final = frozenset({"SELECT", "EXPLAIN", "PRAGMA", "CALL", "EXECUTE", "RELATION"})
-"""Kinds of statements whose rows are an answer; others do something."""
+_ANSWERS: Final = frozenset({"SELECT", "MULTI", "EXPLAIN", "PRAGMA", "CALL", "EXECUTE", "RELATION"})
+"""Kinds of statements whose rows are an answer (MULTI: of a PIVOT); others do something."""
 _NEEDLESS: Final = frozenset({"TRANSACTION"})
 _MARKUP: Final = re.compile(r"\[(.*?)\]\(.*?\)|`")
 BATCH_ROWS: Final = 16_384
