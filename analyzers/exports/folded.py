@@ -16,7 +16,7 @@ import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.execution.beside import LOADER_WORKER
-from grademl_otel.analyzers.execution.model import BESIDE, SELF
+from grademl_otel.analyzers.execution.model import BESIDE, SELF, Types
 from grademl_otel.analyzers.execution.of_run import RANK
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.exports.forms import PATH, TIME
@@ -80,10 +80,16 @@ def _of_time(about: Subject) -> dict[Stack, int]:
         frames: list[str] = []
         top = int(phases.type[above])
         while kind not in (top, 0):
-            frames.append(types.identifier(kind))
+            frames.append(_called(types, kind))
             kind = int(types.parent[kind])
         stacks[(*_owners(model, above), *reversed(frames))] += ns
     return stacks
+
+
+def _called(types: Types, kind: int) -> str:
+    """Return name and tags of a type, as its identifier has them, with nothing escaped: no pattern is made."""
+    tags = ", ".join(f"{key}={value}" for key, value in types.tags[kind])
+    return f"{types.name[kind]}[{tags}]" if tags else types.name[kind]
 
 
 def _anchors(model: ExecutionModel) -> IntArray:

@@ -44,9 +44,9 @@ DETAILED = Training(
     buckets=2,
     checkpoint_ns=5 * MS,
     compute_scale={1: 1.5},
-    more_ns={(0, sc.OPTIMIZER): 100 * US},
+    fetch_scale={0: 20.0},
 )
-"""All steps have spans; rank 1 makes the others wait, and rank 0 ends last."""
+"""All steps have spans; rank 1 computes slowly, the loader of rank 0 is slow: each waits for the other."""
 SAMPLED = Training(ranks=2, epochs=2, steps_per_epoch=16, micro=2, detail_level=3, explicit=True)
 """Of most steps only the table tells, and of their phases the sum of two."""
 SINGLE = replace(SAMPLED, ranks=1, micro=1, explicit=False, detail_level=4)
@@ -281,7 +281,7 @@ def test_arrows_lead_from_lane_to_lane_where_the_path_jumps(load: Load, detailed
     assert waited
     assert {jump[3] for jump in jumps} >= {"collective"}
     across = {(jump[1][0], jump[2][0]) for jump in jumps}
-    assert (1, 0) in across  # from the slow one to that which waited for it
+    assert {(1, 0), (0, 1)} <= across  # from the slow one to that which waited for it
     assert {mark["confidence"] for mark in marks} == {1.0}
 
 
