@@ -185,12 +185,12 @@ def _whole(column: Any) -> Any:
 def numbers_of(array: Any) -> npt.NDArray[Any]:
     """Return an array of numbers without nulls as it is in memory.
 
-    So does its `to_numpy`, which first imports pandas where that is installed.
+    So do its own methods, which first import pandas where that is installed.
     """
+    kind = np.dtype(str(array.type))
     if not len(array):
-        return np.zeros(0, array.type.to_pandas_dtype())
-    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
-    return values[array.offset : array.offset + len(array)]
+        return np.zeros(0, kind)
+    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
 
 
 def _link_batch(lists: Any) -> LinkBatch | None:

@@ -71,7 +71,7 @@ def _array(values: Values, type_: pa.DataType) -> pa.Array:
 
 
 def _numbers(values: Numbers, type_: pa.DataType, absent: BoolArray | None) -> pa.Array:
-    data = np.ascontiguousarray(values, type_.to_pandas_dtype())
+    data = np.ascontiguousarray(values, np.dtype(str(type_)))
     if pa.types.is_boolean(type_):
         data = np.packbits(data, bitorder="little")
     return pa.Array.from_buffers(type_, len(values), [_valid(absent), pa.py_buffer(data)])
