@@ -51,13 +51,18 @@ def differences(
         pairs = TracePairs(a, b, threshold)
     else:
         raise UsageError("one of the two is a run, the other traces of others: there is nothing to compare")
+    sides = []
+    for side in (a, b):
+        if isinstance(side, RunMeasures):
+            side.prepare()
+        sides.append(side_of(side))
     results = fail_on(expressions, pairs)
     found = pairs.all() if by == BY[0] else Pairs([*_step(pairs), *type_pairs(a, b, threshold)])
     comparisons = judged(found.found)
     told = [pair.difference(comparisons) for pair in found.found]
     return DiffDocument(
-        a=side_of(a),
-        b=side_of(b),
+        a=sides[0],
+        b=sides[1],
         verdict=_verdict(told, found.found[0], isinstance(a, RunMeasures)),
         not_the_same=not_the_same(a, b),
         differences=told,

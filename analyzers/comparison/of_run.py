@@ -54,6 +54,11 @@ class RunMeasures:
         assert about.run is not None
         self.about, self.run = about, about.run
 
+    def prepare(self) -> None:
+        """Make what comes of the lanes: these are kept of one run, and two are asked in turn."""
+        for made in ("_steady", "_main", "_pieces", "_budget", "_path", "_exposed"):
+            getattr(self, made)
+
     @cached_property
     def _steady(self) -> tuple[IntArray, IntArray]:
         return steady_durations(self.run)
@@ -178,15 +183,17 @@ class RunMeasures:
     @cached_property
     def samples(self) -> int | None:
         """Samples of a step of one rank, where nine of ten steady steps with detail have equally many."""
-        steps, steady = self.run.steps, set(self.rows.tolist())
-        number = {(int(steps.rank[row]), int(steps.step[row])): row for row in steady}
-        found = [
-            told
-            for (rank, step, _), ix in self.run.step_spans.items()
-            if (rank, step) in number
-            and isinstance(told := self.run.spans.attributes(ix).get(sc.STEP_SAMPLES), int)
+        steps, run = self.run.steps, self.run
+        told = [
+            (rank, step, samples)
+            for (rank, step, _), ix in run.step_spans.items()
+            if isinstance(samples := run.spans.attributes(ix).get(sc.STEP_SAMPLES), int)
         ]
-        if not found:
+        ranks, numbers, samples = np.array(told, np.int64).reshape(-1, 3).T
+        span = int(steps.step.max(initial=0)) + 1
+        steady = steps.rank[self.rows] * span + steps.step[self.rows]
+        found = samples[np.isin(ranks * span + numbers, steady)]
+        if not len(found):
             return None
         values, counts = np.unique(found, return_counts=True)
         most = int(counts.argmax())
@@ -245,12 +252,17 @@ class RunMeasures:
         """The names in the lane budget of any rank."""
         return sorted({row.phase for row in self._budget})
 
+    @cached_property
+    def _exposed(self) -> list[ExposedWait]:
+        found = (exposed_wait(self.run, rank) for rank in self.run.ranks)
+        return [wait for wait in found if wait is not None]
+
     def exposed_wait(self) -> Quantity:
         """Return the part of the steady steps in which the device was idle while they waited for data."""
         reason = self.untold() or self.unmeasured(sc.DATA_WAIT)
         if reason is not None:
             return unknown(FRACTION, reason)
-        found: list[ExposedWait] = [w for r in self.run.ranks if (w := exposed_wait(self.run, r)) is not None]
+        found = self._exposed
         waited = self._phase_ns(sc.DATA_WAIT).sum()
         if not waited:
             return Quantity(FRACTION, value=0.0, once=True)
