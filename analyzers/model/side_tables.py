@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,10 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.raw import NOTHING
 
 TYPES: Final = ("empty", "string", "bool", "int", "double", "bytes", "array", "map")
 """Of values; `AttributeTable.type` holds indices."""
 _EMPTY, _STRING, _BOOL, _INT, _DOUBLE, _BYTES, _ARRAY, _MAP = range(len(TYPES))
+_VERBATIM: Final = ("otlp-json", "otlp-proto")
+"""Forms in which the keys of attributes stand as they are,"""
+_MADE_UP: Final = frozenset({"otel.status_description"})
+"""but for these."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]+")
+"""Keys that nothing writes in another way."""
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -63,8 +71,24 @@ def attribute_table(
     spans: SpanColumns, keys: Collection[str] | None = None, ixs: Iterable[int] | None = None
 ) -> AttributeTable:
     """Return the attributes of the spans at ``ixs`` (None: of all), those of ``keys`` only (None: all)."""
-    chosen = range(len(spans)) if ixs is None else ixs
-    return _table(((ix, spans.attributes(ix)) for ix in map(int, chosen)), keys)
+    chosen = np.arange(len(spans)) if ixs is None else np.fromiter(ixs, np.int64)
+    if keys is not None:
+        chosen = chosen[_that_may_have(spans, keys, chosen)]
+    return _table(((ix, spans.attributes(ix)) for ix in chosen.tolist()), keys)
+
+
+def _that_may_have(spans: SpanColumns, keys: Collection[str], chosen: IntArray) -> npt.NDArray[np.bool_]:
+    """Return which of the ``chosen`` spans may have one of ``keys``: of OTLP others are not decoded."""
+    store = spans.raw_attributes
+    may: npt.NDArray[np.bool_] = np.ones(len(chosen), np.bool_)
+    if any(key in _MADE_UP or not _PLAIN.fullmatch(key) for key in keys):
+        return may
+    verbatim = np.array([column.form.name in _VERBATIM for column in store.columns] or [False], np.bool_)
+    asked = np.flatnonzero((store.column[chosen] != NOTHING) & verbatim[store.column[chosen]])
+    may[asked] = False
+    for key in keys:
+        may[asked] |= store.that_may_have(key.encode(), chosen[asked])
+    return may
 
 
 def resource_table(spans: SpanColumns, keys: Collection[str] | None = None) -> AttributeTable:

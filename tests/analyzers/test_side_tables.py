@@ -6,18 +6,23 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from grademl_otel.analyzers.model.columns import Ledger, SpanColumns, Telemetry
 from grademl_otel.analyzers.model.raw import RawColumn, RawStore
 from grademl_otel.analyzers.model.side_tables import TYPES, attribute_table, event_table
 from grademl_otel.analyzers.queries import Query
+from grademl_otel.analyzers.sources import Selection, open_source
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.subject import Subject
-from grademl_otel.analyzers.tables import table
+from grademl_otel.analyzers.tables import attributes_of, table
 from tests.support.build import B, S, Verbatim, batch, columns
+from tests.support.every_format import FORMATS
+from tests.support.truth import SPANS
 
 VALUES: dict[str, Any] = {
     "text": "é\u2028",
@@ -83,6 +88,21 @@ def test_only_what_is_asked_for_is_decoded() -> None:
     table = attribute_table(spans, keys=["b"], ixs=np.array([3, 1]))
     assert asked == [b"3", b"1"]
     assert (table.owner_ix.tolist(), table.integer.tolist(), table.keys) == ([3, 1], [3, 1], ["b"])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_attributes_of_some_keys_are_those_among_all(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"spans{name.replace(' ', '')}"
+    path.write_bytes(FORMATS[name](SPANS))
+    spans = open_source(str(path)).read(Selection()).spans
+    every = [row for row in rows("attributes", spans) if row["value_double"] == row["value_double"]]
+    keys = sorted({row["key"] for row in every})
+    assert len(keys) > 3
+    about = Subject(Telemetry("here", spans, Ledger()), None, Query())
+    for some in [[key] for key in keys] + [keys, ["nowhere"], []]:
+        found = attributes_of(about, some).to_pylist()
+        chosen = [row for row in found if row["value_double"] == row["value_double"]]
+        assert chosen == [row for row in every if row["key"] in some]
 
 
 def full() -> SpanColumns:
