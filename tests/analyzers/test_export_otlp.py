@@ -18,6 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
 from grademl_otel.analyzers.cli.app import run as cli
+from grademl_otel.analyzers.copy.values import otlp_pairs
 from grademl_otel.analyzers.exports import otlp_lines, otlp_spans
 from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.queries import Query
@@ -223,7 +224,7 @@ def test_integers_beyond_64_bits_and_odd_numbers_are_what_readers_take() -> None
         "less": float("-inf"),
         "list": [2**64, True, {"a": -(2**63)}],
     }
-    pairs = otlp_lines.otlp_pairs(attributes)
+    pairs = otlp_pairs(attributes)
     span = {"traceId": "AA==", "attributes": pairs}
     found = json_format.ParseDict(span, Span())
     by_key = {pair.key: pair.value for pair in found.attributes}
