@@ -9,7 +9,7 @@ as DuckDB has them.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 
@@ -35,7 +35,7 @@ _MEMORY_SHARE: Final = 0.5
 
 def connect(folder: str, external: bool = False) -> duckdb.DuckDBPyConnection:
     """Return a connection, its settings not yet locked; ``folder`` is for what does not fit into memory."""
-    config = _ALWAYS | ({} if external else _CLOSED) | {"temp_directory": folder}
+    config: dict[str, Any] = {**_ALWAYS, **({} if external else _CLOSED), "temp_directory": folder}
     connection = duckdb.connect(":memory:", config=config)
     for name, value in _NEWER.items():
         with suppress(duckdb.Error):

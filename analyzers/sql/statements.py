@@ -10,7 +10,7 @@ import duckdb
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement of a text: from its first word, for DuckDB tells places from there, to before its ``;``."""
+    """One statement: from its first word, from where DuckDB tells places, to before its ``;``."""
 
     sql: str
     offset: int
@@ -41,8 +41,7 @@ def is_ended(text: str) -> bool:
 
 def _tokens(text: str) -> list[tuple[int, object]]:
     """Return (position in bytes, kind) of each token."""
-    tokens: list[tuple[int, object]] = duckdb.tokenize(text)
-    return tokens
+    return [*duckdb.tokenize(text)]
 
 
 def _comment() -> object:

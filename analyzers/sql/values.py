@@ -76,7 +76,7 @@ def as_text(value: Any) -> str:
 def as_cell(value: Any) -> str | int | float | None:
     """Return ``value`` as a cell of CSV: a number stays one, which no spreadsheet takes for a formula."""
     number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-    return value if number else as_text(value)  # type: ignore[no-any-return]
+    return value if number else as_text(value)
 
 
 def as_seen(value: Any) -> str:
