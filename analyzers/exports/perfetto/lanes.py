@@ -12,7 +12,7 @@ from grademl_otel.analyzers.exports.perfetto.found import Found
 from grademl_otel.analyzers.exports.perfetto.packets import Note, Packets
 from grademl_otel.analyzers.exports.perfetto.path import JUMP, Jumps, edge_notes
 from grademl_otel.analyzers.exports.perfetto.rows import tracks_of
-from grademl_otel.analyzers.exports.perfetto.slices import Slices
+from grademl_otel.analyzers.exports.perfetto.slices import Slices, rows_of
 from grademl_otel.analyzers.exports.perfetto.spans import MAIN
 from grademl_otel.analyzers.graph.path import Sections
 from grademl_otel.analyzers.model.columns import IntArray
@@ -99,7 +99,7 @@ def _write_track(slices: Slices, chosen: IntArray, packets: Packets, track: int,
 
     columns = (chosen, slices.start[chosen], slices.end[chosen], slices.name[chosen], slices.category[chosen])
     names, categories = slices.names, slices.categories
-    for ix, start, end, name, category in zip(*(column.tolist() for column in columns), strict=True):
+    for ix, start, end, name, category in rows_of(*columns):
         until(start)
         flows = arrows.begins.get(ix, ())
         packets.begin(track, start, names[name], categories[category], slices.notes(ix), flows)

@@ -17,6 +17,7 @@ import numpy as np
 from grademl_otel.analyzers.exports.perfetto.found import Found
 from grademl_otel.analyzers.exports.perfetto.packets import Note, Packets
 from grademl_otel.analyzers.exports.perfetto.rows import side_by_side
+from grademl_otel.analyzers.exports.perfetto.slices import rows_of
 from grademl_otel.analyzers.graph.intervals import Canvas
 from grademl_otel.analyzers.graph.path import KINDS, Sections
 from grademl_otel.analyzers.model.arrays import changes
@@ -132,8 +133,7 @@ def write_path(made: MadePath, found: Found, packets: Packets) -> int:
     follows = np.zeros(len(sections) + 1, np.bool_)
     follows[1:-1] = made.path[1:] == made.path[:-1]
     order = np.lexsort((sections.start, track))
-    rows = zip(order.tolist(), track[order].tolist(), strict=True)
-    for at, number in rows:
+    for at, number in rows_of(order, track[order]):
         flows = (at + 1,) if follows[at + 1] else ()
         ends = (at,) if follows[at] else ()
         name, kind = sections.phases[int(sections.phase[at])], KINDS[int(sections.kind[at])]

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.exports.perfetto.slices import BY_PARENT, BY_TIME, Slices
+from grademl_otel.analyzers.exports.perfetto.slices import BY_PARENT, BY_TIME, Slices, rows_of
 from grademl_otel.analyzers.model.columns import IntArray
 
 _MOST_STACKS: Final = 16
@@ -25,7 +25,7 @@ def tracks_of(slices: Slices, chosen: IntArray, nesting: str) -> IntArray:
 
     These are sorted by (start, longest first, depth).
     """
-    start, end = slices.start[chosen].tolist(), slices.end[chosen].tolist()
+    start, end = slices.start[chosen], slices.end[chosen]
     if nesting == BY_TIME:
         return _by_time(start, end)
     above = np.full(len(chosen), -1, np.int64)
@@ -33,15 +33,15 @@ def tracks_of(slices: Slices, chosen: IntArray, nesting: str) -> IntArray:
         place = np.full(len(slices) + 1, -1, np.int64)
         place[chosen] = np.arange(len(chosen))
         above = place[slices.above[chosen]]
-    return _by_parent(start, end, above.tolist())
+    return _by_parent(start.tolist(), end.tolist(), above.tolist())
 
 
-def _by_time(start: list[int], end: list[int]) -> IntArray:
+def _by_time(start: IntArray, end: IntArray) -> IntArray:
     """Return the first track in which each is apart from the others, or lies in them."""
     track = np.full(len(start), -1, np.int64)
     stacks: list[list[int]] = []
     left: list[int] = []
-    for at, (begin, finish) in enumerate(zip(start, end, strict=True)):
+    for at, (begin, finish) in enumerate(rows_of(start, end)):
         for number, stack in enumerate(stacks):
             while stack and stack[-1] <= begin:
                 stack.pop()
@@ -56,7 +56,7 @@ def _by_time(start: list[int], end: list[int]) -> IntArray:
             else:
                 left.append(at)
     if left:
-        flat = _by_parent([start[at] for at in left], [end[at] for at in left], [-1] * len(left))
+        flat = _by_parent(start[left].tolist(), end[left].tolist(), [-1] * len(left))
         track[left] = _MOST_STACKS + flat
     return track
 

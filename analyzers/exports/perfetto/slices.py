@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ FLAT: Final = "flat"
 
 _MOST_LANES: Final = 1 << 13
 _REST: Final = "other lanes"
+_BLOCK: Final = 1 << 16
 _COLUMNS: Final = 9
 _MOST_PID: Final = 1 << 22
 """Process ids of Linux are below."""
@@ -163,6 +164,12 @@ class Draft:
             keys={key: number for key, (number, _) in self.processes.items()},
             lanes=[one for _, one in self.lanes.values()],
         )  # fmt: skip
+
+
+def rows_of(*columns: IntArray) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of arrays, a block at a time: as lists, millions of numbers take gigabytes."""
+    for first in range(0, len(columns[0]), _BLOCK):
+        yield from zip(*(column[first : first + _BLOCK].tolist() for column in columns), strict=True)
 
 
 def pids(processes: list[Process]) -> list[int]:
