@@ -174,15 +174,15 @@ def test_light_and_dark(browser: Browser, short: Made) -> None:
         assert paper_and_forward() == dark
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_a_phone_need_not_be_scrolled_sideways(
-    browser: Browser, short: Made, hostile: list[Made], width: int
-) -> None:
+def test_a_phone_need_not_be_scrolled_sideways(browser: Browser, short: Made, hostile: list[Made]) -> None:
     for made in (short, *hostile):
-        with clean(browser, made.page, viewport={"width": width, "height": 700}) as seen:
-            seen.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-            assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-            sizes = seen.page.evaluate(
+        with clean(browser, made.page, viewport={"width": 320, "height": 700}) as seen:
+            page = seen.page
+            page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+            for width in (320, 390):
+                page.set_viewport_size({"width": width, "height": 700})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+            sizes = page.evaluate(
                 "[...document.querySelectorAll('svg.area text')]"
                 ".map((one) => one.getBoundingClientRect().height).filter((height) => height > 0)"
             )

@@ -563,15 +563,15 @@ def test_a_million_steps_are_drawn_from_a_megabyte(monkeypatch: pytest.MonkeyPat
     ns[draw.integers(0, len(ns), 1_000)] *= 40
     run = long_run(ns)
     total = run.end - run.start
-    # The path of a walk, four sections a step, and the steady steps: finding them is no part of this.
-    starts = np.concatenate(([0], (run.steps.start[:, None] + np.outer(ns, (0, 1, 4, 9)) // 10).ravel()))
+    # The path of a walk, two sections a step, and the steady steps: finding them is no part of this.
+    starts = np.concatenate(([0], (run.steps.start[:, None] + np.outer(ns, (0, 4)) // 10).ravel()))
     kind = np.zeros(len(starts), np.int64)
     path = Path(
         0, total,
         Sections(
             start=starts, end=np.append(starts[1:], total),
-            phase=np.append(0, np.tile(np.arange(4), len(ns))), kind=kind, lane=kind,
-            step=np.append(-1, np.repeat(np.arange(len(ns)), 4)), item=kind - 1,
+            phase=np.append(0, np.tile(np.arange(2), len(ns))), kind=kind, lane=kind,
+            step=np.append(-1, np.repeat(np.arange(len(ns)), 2)), item=kind - 1,
             span_ix=kind - 1, entered=kind, phases=[*PHASES], lanes=[(0, "main")], items=[],
             entrances=[EnteredBy("program")],
         ),
