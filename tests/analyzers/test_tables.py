@@ -130,6 +130,18 @@ def test_a_column_alone_is_that_of_the_whole_table(about: Callable[[str], Subjec
             assert alone.equals(whole.select([column])), (name, column)
 
 
+def test_tables_of_nothing_that_can_be_analyzed_have_their_schemas_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no source is by default, of which there would be metrics
+    monkeypatch.delenv("GRADEML_SOURCE", raising=False)
+    found = of_spans(columns([S("a", 9, 3), S("b", 0, 0)]))
+    for name, schema in TABLES.items():
+        assert table(found, name).schema.equals(schema_of(schema)), name
+        assert table(found, name).num_rows == (2 if name == "spans" else 0), name
+        assert (why_empty(found, name) is None) == (name == "spans"), name
+
+
 def test_columns_stand_in_the_order_of_the_schema_and_unknown_ones_are_refused(
     about: Callable[[str], Subject],
 ) -> None:
