@@ -109,8 +109,11 @@ def _collectors(folders: pytest.TempPathFactory) -> Iterator[StartCollector]:
         yield start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium for the whole session; each test opens pages of its own, see `support.browser`."""
+    """One Chromium for a module; each test opens pages of its own, see `support.browser`.
+
+    Not for the session: as long as Playwright runs, nothing else in the thread can run an event loop.
+    """
     with browsers.chromium() as found:
         yield found
