@@ -17,7 +17,7 @@ from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.units import count, milliseconds, percent
 
 KEY: Final = "distribution"
-TOP: Final = 34
+TOP: Final = 38
 PLOT: Final = 150
 ROW: Final = 26
 MOST_RANKS: Final = 16
@@ -113,7 +113,7 @@ def _bars(of: Distribution, bottom: float) -> Iterator[str]:
 def _lines(of: Distribution, quantiles: list[tuple[str, int]], bottom: float) -> Iterator[str]:
     for level, (name, ns) in enumerate(quantiles):
         place = _x(of, ns)
-        y = 10 + 11 * (level % 2)
+        y = 10 + 11 * level
         edge = share(min(place, 0.9985), 1)  # at the very end half of it were outside
         yield line(edge, y + 2, edge, bottom)
         anchor = "end" if place > 0.7 else "start"
