@@ -582,13 +582,19 @@ def test_metrics_are_counters(load: Load, tmp_path: Path) -> None:
     ]  # fmt: skip
     resource = {"attributes": attributes({sc.RUN_ID: SINGLE.run_id, sc.ATTEMPT: 0, sc.RANK: 0})}
     request = {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": metrics}]}]}
+    host = {"name": "free", "unit": "By", "gauge": {"dataPoints": [point(0, 7.0)]}}
+    request["resourceMetrics"].append({"scopeMetrics": [{"metrics": [host]}]})
     (store.parent / "metrics.jsonl").write_text(json.dumps(request) + "\n")
     about = read_subject(Query.of(str(store.parent)))
     rows = load(about)(
         "select t.name, t.unit, c.ts, c.value, p.name as process from counter c"
         " join process_counter_track t on c.track_id = t.id join process p using (upid) order by t.name, ts"
     )
-    assert written(about)[1]["samples"] == len(rows)
+    assert written(about)[1]["samples"] == len(rows) + 1
+    (of_host,) = load(about)(
+        "select c.value, t.name from counter c join track t on t.id = c.track_id where t.name = 'free'"
+    )
+    assert of_host["value"] == 7.0
     assert {row["process"] for row in rows} == {"rank 0"}
     told = [(row["name"], row["unit"], (row["ts"] - T0) // MS, row["value"]) for row in rows]
     assert told == [
@@ -622,6 +628,19 @@ def test_spans_of_others_in_a_run_s_traces_come_along(load: Load, tmp_path: Path
         file.write(json.dumps({"resourceSpans": [theirs]}) + "\n")
     rows = load(read_subject(Query.of(str(store))))(LANES)
     assert [(row["process"], row["dur"]) for row in rows if row["name"] == "GET"] == [("client", 50 * US)]
+
+
+def test_incomplete_data_are_told_at_the_top(load: Load, tmp_path: Path, detailed: Subject) -> None:
+    simulated = simulate(replace(SINGLE, epochs=1, steps_per_epoch=4))
+    simulated.spans = [(rank, one) for rank, one in simulated.spans if one["name"] != sc.RUN]
+    about = read_subject(Query.of(str(simulated.write_store(tmp_path))))
+    reasons = about.completeness.reasons
+    assert about.completeness.verdict == "incomplete"
+    rows = load(about)(f"{SLICES} where t.name in ('incomplete data', 'reasons') order by s.id")
+    assert [row["name"] for row in rows] == [f"incomplete: {reasons[0]}", *reasons]
+    (whole,) = load(about)("select min(ts) as ts, max(ts + dur) - min(ts) as dur from slice")
+    assert {(row["ts"], row["dur"]) for row in rows} == {(whole["ts"], whole["dur"])}
+    assert not load(detailed)(f"{SLICES} where t.name = 'incomplete data'")
 
 
 def test_equal_subjects_give_equal_bytes(tmp_path: Path, sampled: Subject) -> None:

@@ -12,6 +12,7 @@ from typing import IO
 from grademl_otel.analyzers.exports.perfetto.counters import write_counters
 from grademl_otel.analyzers.exports.perfetto.found import found_in
 from grademl_otel.analyzers.exports.perfetto.lanes import Arrows, write_lanes
+from grademl_otel.analyzers.exports.perfetto.missing import write_missing
 from grademl_otel.analyzers.exports.perfetto.packets import Packets
 from grademl_otel.analyzers.exports.perfetto.path import jumps_of, write_path
 from grademl_otel.analyzers.exports.perfetto.slices import Slices, pids
@@ -27,8 +28,11 @@ def write(about: Subject, file: IO[bytes]) -> dict[str, int]:
     found, made = found_in(about), material(about)
     sections = made.made_path.sections
     begins = [int(one.start.min()) for one in (found.slices, sections) if len(one)]
-    packets = Packets(file, min(begins, default=0))
+    ends = [int(one.end.max()) for one in (found.slices, sections) if len(one)]
+    start = min(begins, default=0)
+    packets = Packets(file, start)
     between = write_path(made.made_path, found, packets)
+    write_missing(about.completeness, packets, start, max(ends, default=start))
     processes = _processes(found.slices, packets)
     jumps = jumps_of(made.made_path, found)
     write_lanes(found, packets, processes, Arrows.of(jumps, sections))
