@@ -36,6 +36,9 @@ THRESHOLD: Final = 0.01
 """Part of the step below which a difference does not matter, unless told otherwise."""
 
 _DIFFERS: Final = (MORE, LESS, ONLY_A, ONLY_B)
+_PARTS: Final = ("phase", "operation", "type", "scope")
+"""Kinds of measures that a step or a trace is made of."""
+_ONLY: Final = " Nothing else in it differs beyond noise."
 _NAMED: Final = 4
 """Phases that the answer in words names."""
 
@@ -119,7 +122,7 @@ def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:
     """Return the answer in words: the step (or trace) first, then what makes the difference."""
     first, rest = told[0], told[1:]
     unit = "step" if of_runs else "trace"
-    main = [one for one in rest if one.kind in ("phase", "operation", "type", "scope")]
+    main = [one for one in rest if one.kind in _PARTS]
     differ = [one for one in main if one.verdict in _DIFFERS]
     named = "; ".join(change(one) for one in differ[:_NAMED])
     if len(differ) > _NAMED:
@@ -128,28 +131,24 @@ def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:
         lines = [f"No verdict on the {unit}: {lead.reason}."]
         return [*lines, f"What differs beyond noise: {named}."] if named else lines
     between = f"{quantity(first.a, first.unit)} in A, {quantity(first.b, first.unit)} in B"
-    also = [one for one in rest if one.kind not in ("phase", "operation", "type", "scope")]
-    others = "Nothing else differs" if not any(one.verdict in _DIFFERS for one in also) else ""
+    seen = f"({spread_in_words(first)}): {between}."
     if first.verdict in (MORE, LESS):
-        assert first.relative is not None
-        word = "slower" if first.verdict == MORE else "faster"
-        by = percent(abs(first.relative))
-        lines = [f"B is {by} {word} a {unit} ({spread_in_words(first)}): {between}."]
+        by, word = percent(abs(first.relative or 0.0)), "slower" if first.verdict == MORE else "faster"
+        lines = [f"B is {by} {word} a {unit} {seen}"]
         if named:
-            tail = f" {others} beyond noise." if others else ""
-            lines.append(f"What makes the difference: {named}.{tail}")
+            only = "" if any(one.verdict == SLIGHT for one in main) else _ONLY
+            lines.append(f"What makes the difference: {named}.{only}")
         elif main:
             lines.append("No part of it differs beyond noise by itself.")
         return lines
-    known = {
-        SAME: f"No difference that matters a {unit} ({spread_in_words(first)}): {between}.",
-        NOISE: f"No difference beyond noise a {unit} ({spread_in_words(first)}): {between}.",
-        SLIGHT: f"The difference a {unit} is beyond noise and too little to matter"
-        f" ({spread_in_words(first)}): {between}.",
+    said = {
+        SAME: f"No difference that matters a {unit} {seen}",
+        NOISE: f"No difference beyond noise a {unit} {seen}",
+        SLIGHT: f"The difference a {unit} is beyond noise and too little to matter {seen}",
     }
-    lines = [known[first.verdict]]
+    lines = [said.get(first.verdict, f"{change(first)}.")]
     if named:
         lines.append(f"Within it: {named}.")
-    elif others and main:
-        lines.append(f"{others} beyond noise.")
+    elif rest and not any(one.verdict in (*_DIFFERS, SLIGHT) for one in rest):
+        lines.append("Nothing else differs beyond noise.")
     return lines

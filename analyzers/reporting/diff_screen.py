@@ -30,7 +30,7 @@ VERDICTS: Final = {
     LESS: "less",
     SAME: "same",
     NOISE: "within noise",
-    SLIGHT: "too little to matter",
+    SLIGHT: "negligible",
     TOLD: "not judged",
     REFUSED: "not compared",
     ONLY_A: "only in A",
@@ -38,8 +38,11 @@ VERDICTS: Final = {
 }
 COLUMNS: Final = (
     ("", "left"), ("A", "right"), ("B", "right"), ("difference", "right"), ("of A", "right"),
-    ("95 %, all at once", "right"), ("", "fixed"),
+    ("interval", "right"), ("", "fixed"),
 )  # fmt: skip
+_SPARE: Final = ("difference", "of A")
+"""Columns that a narrow terminal does without."""
+_TITLE: Final = "B beside A (the intervals hold all at once, with 95 %)"
 _RANKS: Final = 16
 
 
@@ -56,7 +59,8 @@ def draw(canvas: Canvas, document: DiffDocument) -> None:
         draw_results(canvas, document.results, of_difference=True)
     canvas.blank()
     shown = [one for one in document.differences if one.verdict != REFUSED]
-    canvas.tables([table("", COLUMNS, [cells(one) for one in shown], header=True)])
+    rows = [cells(one) for one in shown]
+    canvas.tables([table(_TITLE, COLUMNS, rows, header=True, spare=_SPARE)])
     if document.negligible:
         below = f"below {percent(document.threshold)} of the step in both"
         canvas.line(f"not compared, {below}: {', '.join(document.negligible)}")
