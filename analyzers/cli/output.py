@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
-from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,12 +28,16 @@ class Outcome:
 
 
 def deliver(outcome: Outcome) -> None:
-    """Print or write the answer, then raise the outcome's error."""
-    with closing(outcome.content) if isinstance(outcome.content, Generator) else nullcontext():
+    """Print or write the answer, and close what can be closed of it; then raise the outcome's error."""
+    content = outcome.content
+    try:
         if outcome.path is None or outcome.path == "-":
-            _print(outcome.content)
+            _print(content)
         else:
-            write_whole(Path(outcome.path), lambda file: _put(outcome.content, file))
+            write_whole(Path(outcome.path), lambda file: _put(content, file))
+    finally:
+        if (close := getattr(content, "close", None)) is not None:
+            close()
     if outcome.error is not None:
         raise outcome.error
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -67,8 +68,9 @@ def query(**options: Any) -> Outcome:
     _check(style, text)
     about = read_subject(asked)
     # Loaded here: no other command needs DuckDB.
-    from grademl_otel.analyzers.sql.database import Database
-    from grademl_otel.analyzers.sql.head import head_of
+    with _without_pandas():
+        from grademl_otel.analyzers.sql.database import Database
+        from grademl_otel.analyzers.sql.head import head_of
 
     head, broken = head_of(about), broken_off(about.telemetry)
     if head.reservation is not None and not style.strict:
@@ -128,7 +130,7 @@ def _content(database: Database, head: Head, rows: Rows, style: Style) -> Conten
     from grademl_otel.analyzers.sql import forms
 
     if style.format == "parquet":
-        return lambda file: _into(file, database, head, rows)
+        return _Parquet(database, head, rows)
     pieces: dict[str, Callable[[], Iterator[str]]] = {
         "json": lambda: forms.json_of(head, rows, database.why_empty),
         "jsonl": lambda: forms.json_lines_of(rows),
@@ -150,13 +152,21 @@ def _on_screen(rows: Rows, style: Style) -> Iterator[str]:
     yield canvas.text()
 
 
-def _into(file: IO[bytes], database: Database, head: Head, rows: Rows) -> None:
-    from grademl_otel.analyzers.sql.forms import write_parquet
+class _Parquet:
+    """Writes the rows, and ends the session when it is closed, written or not."""
 
-    with database:
-        write_parquet(head, rows, file)
-        for line in database.why_empty():
+    def __init__(self, database: Database, head: Head, rows: Rows) -> None:
+        self._database, self._head, self._rows = database, head, rows
+
+    def __call__(self, file: IO[bytes]) -> None:
+        from grademl_otel.analyzers.sql.forms import write_parquet
+
+        write_parquet(self._head, self._rows, file)
+        for line in self._database.why_empty():
             _say(line)
+
+    def close(self) -> None:
+        self._database.close()
 
 
 def _closing(database: Database, pieces: Iterator[str]) -> Generator[str, None, None]:
@@ -166,6 +176,23 @@ def _closing(database: Database, pieces: Iterator[str]) -> Generator[str, None, 
         yield from pieces
         for line in database.why_empty():
             _say(line)
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("not now", name=name)
+
+
+@contextmanager
+def _without_pandas() -> Iterator[None]:
+    """Keep Arrow's datasets from importing pandas, where it is: that takes longer than most answers."""
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _say(line: str) -> None:

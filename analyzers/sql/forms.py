@@ -10,7 +10,6 @@ from typing import IO, Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from grademl_otel.analyzers.printable import clean_json
 from grademl_otel.analyzers.reporting.tables import csv_lines, markdown_heading, markdown_line
@@ -63,6 +62,8 @@ def markdown_of(rows: Rows) -> Iterator[str]:
 
 def write_parquet(head: Head, rows: Rows, file: IO[bytes]) -> None:
     """Write Parquet with the types of Arrow; its metadata say how complete the source is."""
+    import pyarrow.parquet as pq  # which other formats do without
+
     schema = pa.schema(
         [field.with_name(name) for field, name in zip(rows.schema, rows.names, strict=True)],
         metadata={KEY: _head(head)},

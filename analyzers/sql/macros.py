@@ -9,6 +9,7 @@ names: those of the source, views, or of a WITH.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,8 @@ class Macro:
     """After ``AS``."""
     parameters: str = ""
     """As CREATE MACRO has them, where these are not those of ``call``."""
+    native: str = ""
+    """A call that works where DuckDB has it itself, as later versions do."""
 
     @property
     def name(self) -> str:
@@ -41,7 +44,7 @@ class Macro:
     @property
     def create(self) -> str:
         parameters = self.parameters or self.call.partition("(")[2].rstrip(")")
-        return f"CREATE MACRO {self.name}({parameters}) AS {self.sql}"
+        return f"CREATE MACRO IF NOT EXISTS {self.name}({parameters}) AS {self.sql}"
 
 
 _LEVELS: Final = r"regexp_extract_all(path, '(?s)/(?:\\.|[^\\/])+')"
@@ -73,6 +76,7 @@ MACROS: Final = (
         "weighted_avg(value, weight)",
         "sum(value * weight) / sum(weight) of the rows that have a value; null where they weigh nothing",
         "sum(value * weight) / sum(weight) FILTER (WHERE value IS NOT NULL)",
+        native="weighted_avg(1, 1)",
     ),
     Macro(
         "avg_over_time(value, start_ns, end_ns)",
@@ -183,12 +187,20 @@ VIEWS: Final = (
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Make macros and views known; the tables must be. What DuckDB has under the same name stays."""
-    found = connection.execute("SELECT DISTINCT function_name FROM duckdb_functions()").fetchall()
-    there = {name for (name,) in found}
-    if "path_regex" not in there:
+    with suppress(duckdb.NotImplementedException):  # it is there already
         connection.create_function("path_regex", path_regex, ["VARCHAR"], "VARCHAR")
     for macro in MACROS:
-        if macro.name not in there:
+        if not _has(connection, macro):
             connection.execute(macro.create)
     for view in VIEWS:
         connection.execute(f"CREATE VIEW IF NOT EXISTS {view.name} AS {view.sql}")
+
+
+def _has(connection: duckdb.DuckDBPyConnection, macro: Macro) -> bool:
+    if not macro.native:
+        return False
+    try:
+        connection.execute(f"SELECT {macro.native}")
+    except duckdb.CatalogException:
+        return False
+    return True

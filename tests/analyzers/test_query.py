@@ -843,6 +843,16 @@ def test_parquet_has_the_types_and_says_how_complete_it_is(store: str, tmp_path:
     assert json.loads(table.schema.metadata[KEY])["completeness"]["verdict"] == "complete"
 
 
+@pytest.mark.parametrize("form", ["text", "json", "parquet"])
+def test_a_place_that_cannot_be_written_leaves_nothing_behind(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grademl: Any, form: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ran = grademl(store, "-c", "SELECT 1", "-f", form, "-o", str(tmp_path / "nowhere" / "out"))
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_text_is_a_table_of_the_first_and_the_last_rows(store: str, grademl: Any) -> None:
     lines = grademl(store, "-c", "SELECT range AS n, 'x' || range AS t FROM range(1000)").out.splitlines()
     assert lines[0].split() == ["n", "t"]
@@ -928,13 +938,18 @@ def test_incomplete_data_are_said_first(cut: str, grademl: Any) -> None:
     assert "the data are incomplete" in result._repr_html_()
 
 
-def test_other_commands_load_no_database(store: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "needs"), [("'report'", []), ("'query', '-c', 'FROM steps', '-f', 'json'", ["duckdb"])]
+)
+def test_what_takes_long_to_load_is_loaded_by_who_needs_it(
+    store: str, command: str, needs: list[str]
+) -> None:
     program = (
-        "import sys; from grademl_otel.analyzers.cli.app import run; run(['report', sys.argv[1]]);"
-        " print(sorted({'duckdb', 'prompt_toolkit', 'pygments'} & set(sys.modules)))"
+        f"import sys; from grademl_otel.analyzers.cli.app import run; run([{command}, sys.argv[1]]);"
+        " print(sorted({'duckdb', 'pandas', 'prompt_toolkit', 'pygments'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program, store], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines()[-1] == str(needs)
 
 
 # --- Python -----------------------------------------------------------------------------------------------
