@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -64,9 +64,13 @@ def export(**options: Any) -> Outcome:
         output = None
     form = form_of(to, chosen)
     if as_json and output is None:
-        raise UsageError("--json tells what was written into a file; give one with -o")
+        raise UsageError(f"--json tells what was written into a file; give one with -o, as run{form.suffix}")
     if output is None and form.folder and not any(chosen.values()):
         raise UsageError(f"--to {to} is a folder of files; name one with -o, or one table with --table")
+    if output is None and not form.text and sys.stdout.isatty():
+        raise UsageError(
+            f"--to {to} is bytes that a terminal cannot show; give a file with -o, as run{form.suffix}"
+        )
     query = take_query(options)
     refuse_every_attempt(query)
     from grademl_otel.analyzers.exports.export import Export
@@ -77,8 +81,8 @@ def export(**options: Any) -> Outcome:
     else:
         done = found.into(output)
         if not as_json:
-            for line in (str(done), *(f"note: {note}" for note in found.notes)):
-                click.echo(clean(line), err=True)
+            click.echo(clean(str(done)), err=True)
+            _tell(found)
         outcome = Outcome(done.to_json() if as_json else "", None, found.reservation(strict))
     if found.reasons is not None and not strict:
         click.echo(clean(f"grademl: incomplete: {found.reasons}"), err=True)
@@ -87,6 +91,17 @@ def export(**options: Any) -> Outcome:
 
 def _printed(found: Export, strict: bool) -> Outcome:
     """Return what goes to standard output: bytes as they are, but nothing that a terminal would obey."""
-    if found.form.text and sys.stdout.isatty():
+    if sys.stdout.isatty():
         return Outcome(clean_lines(found.text()), None, found.reservation(strict))
-    return Outcome(found.into_file, None, found.reservation(strict))
+
+    def put(file: IO[bytes]) -> None:
+        found.into_file(file)
+        _tell(found)
+
+    return Outcome(put, None, found.reservation(strict))
+
+
+def _tell(found: Export) -> None:
+    """Say what the form does not hold."""
+    for note in found.notes:
+        click.echo(clean(f"note: {note}"), err=True)

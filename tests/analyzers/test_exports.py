@@ -178,7 +178,10 @@ def test_bytes_do_not_go_to_a_terminal_and_text_does_nothing_there(
     assert cli(["export", str(store), "--to", "perfetto"]) == errors.EXIT_USAGE
     assert cli(["export", str(store), "--to", "parquet", "--table", "runs"]) == errors.EXIT_USAGE
     assert shown.getvalue() == ""
-    assert "give a file with -o" in capsys.readouterr().err
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("; ")[2] for line in told] == [
+        "give a file with -o, as run.perfetto-trace", "give a file with -o, as run.parquet",
+    ]  # fmt: skip
     path = tmp_path / "odd.jsonl"
     path.write_bytes(otlp_lines(SPANS))
     assert cli(["export", str(path), "--to", "otlp"]) == 0
@@ -203,6 +206,18 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
         assert "no space left on device" in err
         assert path.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_goes_on_is_the_file_and_the_rest_is_told_beside_it(
+    store: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for name in ("otlp", "graphml", "folded", "perfetto"):
+        assert cli(["export", str(store), *form_options(name, tmp_path)]) == 0
+        capfdbinary.readouterr()
+        assert cli(["export", str(store), "--to", name]) == 0
+        out, err = capfdbinary.readouterr()
+        assert out == (tmp_path / f"out{FORMS[name].suffix}").read_bytes()
+        assert err == (b"note: not in it: schema URLs\n" if name == "otlp" else b"")
 
 
 def test_help_names_every_form_and_an_example_of_most(capsys: pytest.CaptureFixture[str]) -> None:
