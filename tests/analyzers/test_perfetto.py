@@ -208,7 +208,7 @@ def test_ranks_are_processes_and_lanes_are_tracks(load: Load, detailed: Subject)
 
 def test_what_a_main_lane_did_nests(load: Load, detailed: Subject) -> None:
     rows = {row["id"]: row for row in load(detailed)(SLICES)}
-    kinds = Counter()
+    kinds: Counter[tuple[str, str | None]] = Counter()
     for row in rows.values():
         if row["track"] != "main" or row["category"] == "path":
             continue
@@ -502,7 +502,13 @@ def test_a_profile_has_threads_and_streams(load: Load) -> None:
 
 def test_what_names_and_values_hold_is_text(load: Load, tmp_path: Path) -> None:
     name = "a\x00b\x1b[31m<script>\u202e'; drop table slice; --" + "x" * 3000
-    said = {"k\x00ey": "v\x00\u2028", "big": "9" * 4000, "many": 2**70, "list": [1, "a"], "n" * 2000: True}
+    said: dict[str, Any] = {
+        "k\x00ey": "v\x00\u2028",
+        "big": "9" * 4000,
+        "many": 2**70,
+        "list": [1, "a"],
+        "n" * 2000: True,
+    }
     spans = [span(1, at=(0, 9), name=name, service="s\x00\x1b", **said), span(2, 1, (1, 2), name="")]
     about = traces(tmp_path, spans)
     ask = load(about)
@@ -530,7 +536,7 @@ def test_a_name_for_every_span_stays_bounded(
 ) -> None:
     monkeypatch.setattr(perfetto.packets, "_MOST_WORDS", 5)
     monkeypatch.setattr(perfetto.slices, "_MOST_LANES", 3)
-    said = [{"thread__id": number, f"key{number}": number} for number in range(1, 21)]
+    said: list[dict[str, Any]] = [{"thread__id": number, f"key{number}": number} for number in range(1, 21)]
     about = traces(tmp_path, [span(at, at=(0, at), name=f"n{at}", **one) for at, one in enumerate(said, 1)])
     ask = load(about)
     rows = ask(LANES)
@@ -672,7 +678,8 @@ def slices_of(times: Sequence[tuple[int, int]], nesting: str, above: Sequence[in
 
 def placed(times: Sequence[tuple[int, int]], nesting: str, above: Sequence[int] = ()) -> list[int]:
     """Return the track of each; ``times`` are sorted by start, longest first."""
-    return tracks_of(slices_of(times, nesting, above), np.arange(len(times)), nesting).tolist()
+    found: list[int] = tracks_of(slices_of(times, nesting, above), np.arange(len(times)), nesting).tolist()
+    return found
 
 
 def test_tracks_by_time_nest_what_lies_in_another() -> None:
