@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from grademl_otel import values
+from grademl_otel.semconv import DEFAULT_STORE
 
 T = TypeVar("T")
 
@@ -95,7 +96,6 @@ _FEW: Final = 3
 _PATHS: Final = ("GRADEML_SPOOL_DIR", "GRADEML_RELAY_LOG")
 """Those that the relay reads, which works in another folder."""
 
-DEFAULT_STORE: Final = "grademl-runs"
 DEFAULT_RING_BYTES: Final = 2 * 1024 * 1024
 MIN_RING_BYTES: Final = 64 * 1024
 MAX_RING_BYTES: Final = 1024 * 1024 * 1024

@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from grademl_otel import semconv
-from grademl_otel.config import DEFAULT_STORE, FILE, Settings
+from grademl_otel.config import FILE, Settings
 from grademl_otel.destination import Destination, without_credentials
 from grademl_otel.identity import clock_id
 from grademl_otel.job import job_facts
 from grademl_otel.marks import RunInfo
 from grademl_otel.naming import Named
+from grademl_otel.semconv import DEFAULT_STORE
 
 
 def describe_run(

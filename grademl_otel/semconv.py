@@ -13,6 +13,9 @@ from typing import Final
 
 SCOPE_NAME: Final = "grademl_otel"
 
+DEFAULT_STORE: Final = "grademl-runs"
+"""Folder of the runs that are kept in files, in the one that a program or command was started in."""
+
 # --- Span names -------------------------------------------------------------------------------------------
 RUN: Final = "run"
 FIT: Final = "fit"

@@ -17,7 +17,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from grademl_otel.config import DEFAULT_STORE
+from grademl_otel.semconv import DEFAULT_STORE
 
 VARIABLE: Final = "_GRADEML_COMPLETE"
 """Through which the script of a shell asks, see click's documentation on completion."""

@@ -15,9 +15,9 @@ from grademl_otel.analyzers.errors import MissingExtra, NothingFound, UsageError
 from grademl_otel.analyzers.sources.base import Source, SourceOptions
 from grademl_otel.analyzers.sources.credentials import from_environment, parse_headers
 from grademl_otel.analyzers.sources.files.source import FileSource
+from grademl_otel.semconv import DEFAULT_STORE
 
 SOURCE_VARIABLE: Final = "GRADEML_SOURCE"
-DEFAULT_STORE: Final = "grademl-runs"
 _SERVERS: Final = "grademl_otel.analyzers.sources.servers"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
