@@ -87,7 +87,7 @@ def _of_time(about: Subject) -> dict[Stack, int]:
 
 
 def _called(types: Types, kind: int) -> str:
-    """Return name and tags of a type, as its identifier has them, with nothing escaped: no pattern is made."""
+    """Return name and tags of a type as its identifier has them, but nothing escaped: it is no pattern."""
     tags = ", ".join(f"{key}={value}" for key, value in types.tags[kind])
     return f"{types.name[kind]}[{tags}]" if tags else types.name[kind]
 
