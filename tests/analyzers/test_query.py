@@ -47,6 +47,7 @@ from grademl_otel.analyzers.sql.paths import path_regex
 from grademl_otel.analyzers.sql.statements import is_ended, statements_of
 from grademl_otel.analyzers.subject import Subject, read_subject
 from grademl_otel.analyzers.tables import TABLES
+from grademl_otel.analyzers.tables import table as made_table
 from tests.support.synthetic import MS, Training, simulate
 
 from .test_execution_paths import COMPONENTS, PHASES, TYPES, small_trees
@@ -133,11 +134,10 @@ def test_only_the_columns_that_a_statement_needs_are_made(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, set[str]]] = []
-    real = of_database.table
 
     def spy(about: Any, name: str, columns: Sequence[str]) -> pa.Table:
         made.append((name, set(columns)))
-        return real(about, name, columns)
+        return made_table(about, name, columns)
 
     monkeypatch.setattr(of_database, "table", spy)
     with analyzers.database(store) as session:
@@ -208,11 +208,11 @@ def test_the_examples_say_what_the_analyses_do(
     assert late[0][0] == 1
     assert late[0][2] > 0.9 * sum(row[2] for row in late)
     path = analyzers.critical_path(store)
-    shares = {}
+    shares: dict[str, int] = {}
     for phase, _, ms, _ in answer("FROM path GROUP BY"):
         shares[phase] = shares.get(phase, 0) + round(ms * 1e6)
     assert sum(shares.values()) == path.path.total_ns
-    busy = dict(answer("at_once"))
+    busy = {int(row[0]): float(row[1]) for row in answer("at_once")}
     (union,) = asked(
         session,
         "SELECT sum(end_ns - start_ns) / 1e6"
@@ -446,8 +446,8 @@ def test_any_pattern_selects_what_it_does_in_any_tree(
         )
         mask = np.zeros(len(some), np.bool_)
         mask[asked_of] = True
-        assert below[0][0] == [some.path(node) for node in np.flatnonzero(some.below(mask))]
-        assert below[0][1] == [some.path(node) for node in np.flatnonzero(some.parent == asked_of)]
+        assert below[0][0] == [some.path(node) for node in np.flatnonzero(some.below(mask)).tolist()]
+        assert below[0][1] == [some.path(node) for node in np.flatnonzero(some.parent == asked_of).tolist()]
 
 
 def test_a_pattern_is_compiled_once(empty: Database) -> None:
