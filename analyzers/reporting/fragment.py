@@ -32,7 +32,7 @@ def _block(block: Block) -> str:
         return f'<pre style="margin:0;white-space:pre-wrap"><code>{escape(block.text)}</code></pre>'
     return "".join(
         (
-            '<div style="display:flex;flex-wrap:wrap;gap:8px 40px">',
+            '<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:8px 40px">',
             *("".join(_table(table)) for table in block.tables),
             "</div>",
         )
@@ -57,12 +57,10 @@ def _color(style: str) -> str:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield '<table style="border-collapse:collapse;margin:0;border:none;text-align:left">'
+    yield "<div>"
     if table.title:
-        yield (
-            '<caption style="caption-side:top;text-align:left;color:inherit;padding:0">'
-            f"<b>{escape(table.title)}</b></caption>"
-        )
+        yield f"<b>{escape(table.title)}</b>"  # no caption: that would stretch the table, or wrap at its width
+    yield '<table style="border-collapse:collapse;margin:0;border:none;text-align:left">'
     if table.header:
         heads = (
             f'<th scope="col" style="{_CELL}{_side(side)}">{escape(heading)}</th>'
@@ -70,19 +68,25 @@ def _table(table: Table) -> Iterator[str]:
         )
         yield f"<thead><tr>{''.join(heads)}</tr></thead>"
     yield "<tbody>"
+    edge = min((_depth(row[0]) for row in table.rows if row), default=0)
     for row in table.rows:
-        cells = (_cell(cell, side) for cell, (_, side) in zip(row, table.columns, strict=True))
+        cells = (_cell(cell, side, edge) for cell, (_, side) in zip(row, table.columns, strict=True))
         yield f'<tr style="background:none">{"".join(cells)}</tr>'
-    yield "</tbody></table>"
+    yield "</tbody></table></div>"
 
 
-def _cell(cell: str, side: str) -> str:
+def _cell(cell: str, side: str, edge: int) -> str:
+    """Return a cell; a name that is indented is so from ``edge`` on, where the others of its column begin."""
     if side == BAR:
         drawn = f'<div style="background:currentColor;opacity:.45;height:.7em;width:{len(cell)}ch"></div>'
         return f'<td aria-hidden="true" style="{_CELL}vertical-align:middle">{drawn if cell else ""}</td>'
-    depth = len(cell) - len(cell.lstrip(" "))
-    indent = f"padding-left:{depth - 2}ch;" if depth > 2 else ""
+    depth = _depth(cell) - edge
+    indent = f"padding-left:{depth}ch;" if depth > 0 and side != RIGHT else ""
     return f'<td style="{_CELL}{_side(side)}{indent}">{escape(cell)}</td>'
+
+
+def _depth(cell: str) -> int:
+    return len(cell) - len(cell.lstrip(" "))
 
 
 def _side(side: str) -> str:
