@@ -59,7 +59,7 @@ def _color(style: str) -> str:
 def _table(table: Table) -> Iterator[str]:
     yield "<div>"
     if table.title:
-        yield f"<b>{escape(table.title)}</b>"  # no caption: that would stretch the table, or wrap at its width
+        yield f"<b>{escape(table.title)}</b>"  # a caption would stretch the table, or wrap at its width
     yield '<table style="border-collapse:collapse;margin:0;border:none;text-align:left">'
     if table.header:
         heads = (
