@@ -137,7 +137,8 @@ def twice(command: Command) -> Command:
     for option in command.__click_params__:  # type: ignore[attr-defined]
         if isinstance(option, click.Option) and option.name in PAIRED:
             option.multiple = True
-            option.help = f"{(option.help or '').removesuffix('; repeatable.').rstrip('.')}. Twice: of A, of B."
+            what = (option.help or "").removesuffix("; repeatable.").rstrip(".")
+            option.help = f"{what}. Twice: of A, of B."
     return command
 
 
