@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from typing import Final
 
 import click
 
@@ -22,6 +23,9 @@ from grademl_otel.analyzers.cli.output import Outcome, deliver
 from grademl_otel.analyzers.cli.progress import ProgressLine
 from grademl_otel.analyzers.printable import clean, clean_lines
 from grademl_otel.analyzers.secrecy import hidden
+
+_UNWRITABLE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
+"""Why what is open cannot be written; a file of ours that cannot be says so where it is written."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -48,6 +52,8 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         if error.errno == errno.EPIPE:
             return _quiet()
+        if error.errno in _UNWRITABLE and error.filename is None:
+            return _unwritten(error, debug)
         return _bug(error, debug)
     except SystemExit:  # click's own answer to a closed pipe while it prints help
         return _quiet()
@@ -80,6 +86,18 @@ def _bug(error: Exception, debug: bool) -> int:
 
 
 def _quiet() -> int:
-    """Return success for a reader that closed the pipe; what is still buffered goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Return success for a reader that closed the pipe."""
+    _drop_the_rest()
     return errors.EXIT_OK
+
+
+def _unwritten(error: OSError, debug: bool) -> int:
+    """Tell that standard output, which is a file on a full disk or a terminal that is gone, takes no more."""
+    _drop_the_rest()
+    reason = (error.strerror or str(error)).lower()
+    return _fail(f"cannot write to standard output: {reason}; is there room?", errors.EXIT_USAGE, debug)
+
+
+def _drop_the_rest() -> None:
+    """Let what is still buffered go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -513,6 +513,20 @@ def test_a_closed_pipe_is_no_error(case_file: Path) -> None:
     process.stderr.close()
 
 
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a system without a device that is always full")
+@pytest.mark.parametrize("command", [["critical-path"], ["export", "--to", "perfetto"], ["--help"]])
+def test_a_full_disk_below_standard_output_is_told(command: list[str], case_file: Path) -> None:
+    source = [] if command == ["--help"] else [str(case_file)]
+    with FULL.open("wb") as full:
+        done = subprocess.run([*GRADEML, *command, *source], stdout=full, stderr=subprocess.PIPE, timeout=60)
+    (line,) = done.stderr.decode().splitlines()
+    assert done.returncode == errors.EXIT_USAGE
+    assert line.startswith("grademl: cannot write to standard output: no space left on device")
+
+
 def test_the_code_tells_when_nobody_reads_the_reason(tmp_path: Path) -> None:
     process = subprocess.Popen([*GRADEML, "report", str(tmp_path / "no")], stderr=subprocess.PIPE)
     assert process.stderr is not None
