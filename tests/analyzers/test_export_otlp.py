@@ -58,7 +58,7 @@ def taken(path: Path) -> TracesData:
             for scope in group["scopeSpans"]:
                 for span in scope["spans"]:
                     _as_protobuf(span)
-        json_format.ParseDict(document, whole)
+        whole.MergeFrom(json_format.ParseDict(document, TracesData()))  # into ``whole`` it replaces
     return whole
 
 
