@@ -30,6 +30,9 @@ from grademl_otel.analyzers.tables.material import MadePath, material
 MAIN: Final = "main"
 _ESCAPED: Final = str.maketrans({";": "\uff1b", " ": "\u00a0"})
 """What divides frames, and a stack from its number, as characters that look alike."""
+_MOST_FRAMES: Final = 500
+"""Of a stack of time: what is within itself thousands of times would be gigabytes."""
+_DEEPER: Final = "..."
 
 Stack = tuple[str, ...]
 
@@ -76,14 +79,24 @@ def _of_time(about: Subject) -> dict[Stack, int]:
     times = np.zeros(len(distinct), np.int64)
     np.add.at(times, which.reshape(-1), phases.busy[leaves])
     stacks: dict[Stack, int] = defaultdict(int)
+    shown = _shown(types)
     for (above, kind), ns in zip(distinct.tolist(), times.tolist(), strict=True):
-        frames: list[str] = []
-        top = int(phases.type[above])
+        frames = [_DEEPER] if shown[kind] != kind else []
+        top, kind = int(phases.type[above]), shown[kind]
         while kind not in (top, 0):
             frames.append(_called(types, kind))
             kind = int(types.parent[kind])
         stacks[(*_owners(model, above), *reversed(frames))] += ns
     return stacks
+
+
+def _shown(types: Types) -> list[int]:
+    """Return for each type the one that its stack ends with: itself, or its ancestor at `_MOST_FRAMES`."""
+    depth, shown = [0], [0]
+    for kind, parent in enumerate(types.parent[1:].tolist(), 1):  # a parent stands before its children
+        depth.append(depth[parent] + 1)
+        shown.append(kind if depth[kind] <= _MOST_FRAMES else shown[parent])
+    return shown
 
 
 def _called(types: Types, kind: int) -> str:

@@ -161,6 +161,17 @@ def test_names_that_differ_stay_apart(tmp_path: Path) -> None:
     assert len(stacks(about)) == 2
 
 
+def test_the_depth_of_stacks_is_bounded_and_nothing_lost(tmp_path: Path) -> None:
+    count = 2_000
+    chain = [(one, one - 1, "call", one, 2 * count - one) for one in range(1, count)]
+    found = stacks(traces(tmp_path, chain))
+    assert sum(found.values()) == (2 * count - 2) * US
+    deepest = max(found, key=len)
+    assert len(deepest) == 501
+    assert deepest[-1] == "..."
+    assert found[deepest] == (2 * (count - 500) - 2) * US
+
+
 def test_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NothingFound, match="took any time"):
         stacks(traces(tmp_path, [(1, 0, "moment", 5, 5)]))
