@@ -16,17 +16,19 @@ import numpy.typing as npt
 from grademl_otel.analyzers.copy import MANIFEST
 from grademl_otel.analyzers.copy.manifest import (
     BUSY_S,
+    check_schema,
+    count,
+    explained,
+    ledger_of,
+    metrics_in,
+)
+from grademl_otel.analyzers.copy.records import (
     DONE,
     WAITING,
     CopiedFile,
     CopiedMetrics,
     CopiedPiece,
     Origin,
-    check_schema,
-    count,
-    explained,
-    ledger_of,
-    metrics_in,
 )
 from grademl_otel.analyzers.model.columns import Ledger
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grademl_otel.analyzers.copy.manifest import SCHEMA
+from grademl_otel.analyzers.copy.records import SCHEMA
 from grademl_otel.analyzers.copy.values import encode_attributes, encode_scope
 from grademl_otel.analyzers.model.raw import RawColumn, joined
 from grademl_otel.analyzers.sources.batch import SpanBatch

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grademl_otel.analyzers.copy.folder import metrics_name, part_name, to_disk, writing
-from grademl_otel.analyzers.copy.manifest import SCHEMA, CopiedMetrics
+from grademl_otel.analyzers.copy.records import SCHEMA, CopiedMetrics
 from grademl_otel.analyzers.sources.base import MetricPart, TakeGroup
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup

@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from grademl_otel.analyzers.copy.folder import file_number, locked, remove_copy, tidy
-from grademl_otel.analyzers.copy.manifest import Manifest, Origin, refuse_others
+from grademl_otel.analyzers.copy.manifest import Manifest, refuse_others
 from grademl_otel.analyzers.copy.metrics import copy_metrics
+from grademl_otel.analyzers.copy.records import Origin
 from grademl_otel.analyzers.copy.writer import CopyWriter
 from grademl_otel.analyzers.errors import (
     GrademlError,
@@ -198,7 +199,7 @@ class _Pull:
         self._copied += 1
 
     def _copy_metrics(self) -> None:
-        """Copy the metrics of each file in which something is new."""
+        """Copy the metrics of each file in which something is new; of one that has fewer now, nothing."""
         if not isinstance(self._source, MetricSource):
             return
         there = {part.key: part for part in self._manifest.metrics()}
@@ -209,7 +210,7 @@ class _Pull:
                 continue
             number += 1
             copied = copy_metrics(part, self._folder, number)
-            if copied.points or before is None or not before.points:
+            if before is None or copied.points >= before.points:
                 self._manifest.commit_metrics(copied)
 
     def _end(self, complete: bool) -> None:

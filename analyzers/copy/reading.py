@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grademl_otel.analyzers.copy.layout import COLUMNS, KEY, NUMBERS, SHARED, About
-from grademl_otel.analyzers.copy.manifest import SCHEMA
+from grademl_otel.analyzers.copy.records import SCHEMA
 from grademl_otel.analyzers.copy.stream import rows_of
 from grademl_otel.analyzers.errors import SourceError
 from grademl_otel.analyzers.model.raw import Form, IntArray, RawColumn

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grademl_otel.analyzers.copy.contents import Contents, read_contents
 from grademl_otel.analyzers.copy.ledgers import merged
-from grademl_otel.analyzers.copy.manifest import CopiedFile, CopiedMetrics
+from grademl_otel.analyzers.copy.records import CopiedFile, CopiedMetrics
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, SourceError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, foreign_services, list_runs

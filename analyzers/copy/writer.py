@@ -11,7 +11,8 @@ from typing import Final
 
 from grademl_otel.analyzers.copy.folder import file_number, part_name, spans_name, to_disk, writing
 from grademl_otel.analyzers.copy.layout import write_table
-from grademl_otel.analyzers.copy.manifest import CopiedFile, CopiedPiece, Manifest
+from grademl_otel.analyzers.copy.manifest import Manifest
+from grademl_otel.analyzers.copy.records import CopiedFile, CopiedPiece
 from grademl_otel.analyzers.copy.stream import SpanStream
 from grademl_otel.analyzers.model.columns import Ledger
 from grademl_otel.analyzers.sources.base import Piece

@@ -111,6 +111,17 @@ def test_what_grows_is_topped_up_and_what_is_done_stays(
     assert told(read(copy)) == told(read(store))
 
 
+def test_a_file_that_holds_fewer_now_stays_as_it_was_copied(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, metrics = tmp_path / "copy", store / "metrics.jsonl"
+    pull(store, copy, capsys)
+    os.truncate(metrics, metrics.read_bytes().index(b"\n") + 1)
+    assert len(read(store)) < 3 * POINTS
+    assert pull(store, copy, capsys)["metrics"] == 3 * POINTS
+    assert files(copy) == ["metrics-0001.parquet"]
+
+
 def test_what_is_rotated_is_not_copied_twice(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
