@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.errors import NothingFound, SourceError
-from grademl_otel.analyzers.model.columns import Ledger, Telemetry
+from grademl_otel.analyzers.errors import NothingFound
+from grademl_otel.analyzers.model.columns import Telemetry
 from grademl_otel.analyzers.model.run import RunSummary, list_runs
 from grademl_otel.analyzers.sources.base import Selection, SourceOptions
-from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.narrow import narrow
 from grademl_otel.analyzers.sources.servers.answer import Answer
 from grademl_otel.analyzers.sources.servers.fetching import fetched
@@ -27,6 +25,7 @@ from grademl_otel.analyzers.sources.servers.jaeger_search import (
     searching,
     times,
 )
+from grademl_otel.analyzers.sources.servers.one_reading import OneReading
 from grademl_otel.analyzers.sources.servers.own_runs import (
     LIVE_NS,
     LIVE_WINDOWS,
@@ -48,50 +47,21 @@ _SMALL: Final = 100
 _SERVICES: Final = 32
 
 
-class JaegerReader:
+class JaegerReader(OneReading):
     """What was read of one Jaeger so far, for one answer; ``name`` begins each line for people."""
 
     def __init__(
         self, uri: str, name: str, api: JaegerApi, services: list[str], options: SourceOptions
     ) -> None:
         self.api = api
-        self.name = name
         self.services = services
-        self.ledger = Ledger()
-        self._uri = uri
-        self._options = options
-        self._restart()
+        super().__init__(uri, name, options)
 
     def _restart(self) -> None:
-        """Forget what was read: it was to find out what to read."""
-        self._builder = SpanBuilder(self._options.max_spans)
+        super()._restart()
         self._received: dict[int, int] = {}
 
     # --- What was read ---
-
-    def telemetry(self) -> Telemetry:
-        """Return all that was read, and what is known to be missing."""
-        if self._builder.full and not self.ledger.capped:
-            self.ledger.capped = True
-            self.ledger.warnings.append(
-                f"{self.name}: more spans not fetched beyond {self._options.max_spans:,} spans;"
-                " see --max-spans"
-            )
-        return Telemetry(self._uri, self._builder.finish(self.ledger), self.ledger)
-
-    def so_far(self) -> Telemetry:
-        """What is known while reading goes on; its counts are not the ledger's."""
-        return Telemetry(self._uri, self._builder.finish(Ledger()), Ledger())
-
-    @contextmanager
-    def _broken_off(self) -> Iterator[None]:
-        """Keep what was read when the server fails midway, and say so; raise when there is nothing yet."""
-        try:
-            yield
-        except SourceError as error:
-            if not len(self._builder):
-                raise
-            self.ledger.broken = str(error)
 
     def _take(self, answer: Answer | None) -> tuple[int, int]:
         """Add the traces of an answer; return how many are new, and how many were read before."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +19,7 @@ from grademl_otel.analyzers.sources.formats.decoding import Unreadable, gc_pause
 from grademl_otel.analyzers.sources.formats.documents import read_document
 from grademl_otel.analyzers.sources.formats.otlp_proto import read_traces
 from grademl_otel.analyzers.sources.servers.fetching import fetched
+from grademl_otel.analyzers.sources.servers.one_reading import OneReading
 from grademl_otel.analyzers.sources.servers.own_runs import (
     AHEAD_NS,
     LIVE_NS,
@@ -54,50 +54,23 @@ class Refused:
     """In the server's words."""
 
 
-class TempoReader:
+class TempoReader(OneReading):
     """What was read of one Tempo so far, for one answer."""
 
     def __init__(self, uri: str, api: TempoApi, options: SourceOptions, ledger: Ledger | None = None) -> None:
         self.api = api
-        self._options = options
-        self._uri = uri
-        self._name = api.name
-        self._ledger = Ledger() if ledger is None else ledger
-        self._restart()
+        super().__init__(uri, api.name, options, ledger)
 
     def _restart(self) -> None:
-        """Forget what was read: it was to find out what to read."""
-        self._builder = SpanBuilder(self._options.max_spans)
+        super()._restart()
         self._losses = Losses()
         self.have: dict[int, None] = {}
         """The traces that were read, in that order."""
 
-    # --- What was read ---
-
     def telemetry(self) -> Telemetry:
-        """Return all that was read, and what is known to be missing."""
-        if self._builder.full and not self._ledger.capped:
-            self._ledger.capped = True
-            self._ledger.warnings.append(
-                f"{self._name}: more spans not fetched beyond {self._options.max_spans:,}; see --max-spans"
-            )
-        spans = self._builder.finish(self._ledger)
-        self._losses.tell(self._ledger, spans)
-        return Telemetry(self._uri, spans, self._ledger)
-
-    def so_far(self) -> Telemetry:
-        """What is known while reading goes on; its counts are not the ledger's."""
-        return Telemetry(self._uri, self._builder.finish(Ledger()), Ledger())
-
-    @contextmanager
-    def _broken_off(self) -> Iterator[None]:
-        """Keep what was read when the server fails midway, and say so; raise when there is nothing yet."""
-        try:
-            yield
-        except SourceError as error:
-            if not len(self._builder):
-                raise
-            self._ledger.broken = str(error)
+        found = super().telemetry()
+        self._losses.tell(self.ledger, found.spans)
+        return found
 
     # --- Traces by id ---
 
@@ -124,11 +97,11 @@ class TempoReader:
         try:
             return self.api.trace(trace)
         except TooLarge as error:
-            return Refused(str(error).removeprefix(f"{self._name}: ").partition(_NOT_LESS)[0])
+            return Refused(str(error).removeprefix(f"{self.name}: ").partition(_NOT_LESS)[0])
 
     def _take(self, trace: int, answer: Envelope, expected: int | None) -> None:
         before = len(self._builder)
-        read_envelope(answer, self._builder, self._ledger, self._name)
+        read_envelope(answer, self._builder, self.ledger, self.name)
         self.have[trace] = None
         if not self._builder.full:
             self._losses.note(trace, answer, len(self._builder) - before, expected)
@@ -145,14 +118,14 @@ class TempoReader:
             self._raise_refusal()
             listed = ", ".join(f"{trace:032x}" for trace in wanted[:3])
             raise NothingFound(
-                f"{self._name}: no trace {listed}; is it the right server and tenant, and is it kept there?"
+                f"{self.name}: no trace {listed}; is it the right server and tenant, and is it kept there?"
             )
         return self.telemetry()
 
     def _raise_refusal(self) -> None:
         """Raise SourceError where the traces are there and the server cannot give them."""
         for line in self._losses.refusals:
-            raise SourceError(f"{self._name}: {line}")
+            raise SourceError(f"{self.name}: {line}")
 
     # --- Runs of ours ---
 
@@ -164,7 +137,7 @@ class TempoReader:
             self.search_runs(selection.service, start, end, _CANDIDATES, prefix)
             return list_runs(self.so_far())
 
-        return find_run(selection, self._name, lambda trace: self.ask(trace) is not None, search)
+        return find_run(selection, self.name, lambda trace: self.ask(trace) is not None, search)
 
     def search_runs(
         self, service: str | None, start: int, end: int, count: int, prefix: str | None = None
@@ -187,7 +160,7 @@ class TempoReader:
             self.fetch(steps.guessed)
         if not len(self._builder):
             self._raise_refusal()
-            raise NothingFound(f"{self._name}: no span of run {run_id}, attempt {attempt}")
+            raise NothingFound(f"{self.name}: no span of run {run_id}, attempt {attempt}")
         return self.telemetry()
 
     def read_tables(self, run_id: str, attempt: int) -> DetailedSteps:
@@ -209,7 +182,7 @@ class TempoReader:
         if service is None and len(services) == 1:
             service = services[0]
         if service is None and selection.operation is None and not selection.attributes:
-            raise no_run(self._name, services)
+            raise no_run(self.name, services)
         wanted = Wanted(service, selection.operation, selection.attributes)
         until = selection.end if selection.end is not None else time.time_ns() + AHEAD_NS
         latest = min(until, time.time_ns())
@@ -217,15 +190,15 @@ class TempoReader:
         for start in starts:
             search = Search(self.api, wanted, start, until, time.time_ns())
             if found := search.all() if limit is None else search.newest(limit):
-                self._ledger.warnings += [f"{self._name}: {line}" for line in search.warnings]
+                self.ledger.warnings += [f"{self.name}: {line}" for line in search.warnings]
                 if limit is not None and len(found) >= limit:
-                    self._ledger.warnings.append(
-                        f"{self._name}: read the latest {limit:,} traces; there may be more: narrow the time"
+                    self.ledger.warnings.append(
+                        f"{self.name}: read the latest {limit:,} traces; there may be more: narrow the time"
                     )
                 return found
         what = " with ".join(f"{part}" for part in (service, selection.operation) if part) or "such a span"
         raise NothingFound(
-            f"{self._name}: no trace of {what} {searched(selection)}; widen it with --since or --from"
+            f"{self.name}: no trace of {what} {searched(selection)}; widen it with --since or --from"
             " (a search finds nothing of the last 30 s)"
         )
 
