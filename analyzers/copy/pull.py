@@ -151,6 +151,7 @@ class _Pull:
         """Copy, and say what became of it."""
         try:
             self._copy_all()
+            self._writer.flush()  # what a kill while metrics are copied does not cost
             self._copy_metrics()
             self._end(complete=not self._failures and self._ledger.broken is None)
         except KeyboardInterrupt:

@@ -18,6 +18,7 @@ from grademl_otel.analyzers.copy import delivery, otlp_requests
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.model.metrics import MetricPoints
 from grademl_otel.analyzers.sources import open_source
+from grademl_otel.analyzers.sources.base import MetricPart
 from grademl_otel.analyzers.sources.files.metrics import read_metrics
 from tests.support.metric_points import POINTS, as_line, request, told
 from tests.support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver
@@ -152,6 +153,21 @@ def test_a_pull_that_was_killed_goes_on(
         read(copy)
     assert pull(store, copy, capsys)["metrics"] == 3 * POINTS
     assert told(read(copy)) == told(read(store))
+
+
+def test_spans_are_on_the_disk_before_metrics_are_copied(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    seen: list[str] = []
+
+    def dies(part: MetricPart, folder: Path, number: int) -> None:
+        seen.extend(entry.name for entry in folder.glob("spans-*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grademl_otel.analyzers.copy.pull.copy_metrics", dies)
+    assert cli(["pull", str(store), "-o", str(copy)]) == errors.EXIT_INTERRUPTED
+    assert seen == ["spans-0001.parquet"]
 
 
 def test_a_file_that_is_gone_or_cut_is_read_again(
