@@ -21,8 +21,9 @@ from grademl_otel.analyzers.comparison.judging import Pair
 from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, RATE, TRUTH, WORDS, Quantity
 from grademl_otel.analyzers.comparison.of_run import SCOPES, RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
-from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs, steadier
+from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Statistic
+from grademl_otel.analyzers.comparison.usual import steadier, usual, usual_pair
 from grademl_otel.analyzers.diagnosis.engine import RULES
 from grademl_otel.analyzers.errors import UsageError
 
@@ -61,13 +62,12 @@ def _of_run(expression: Expression, found: RunMeasures, share: bool) -> Quantity
         return found.finding(_known(expression, RULES))
     if function == "errors":
         raise UsageError(f"{expression.measure}: errors are told of traces; this is a run")
-    statistic = _statistic(expression)
     if name == "step_time":
-        return found.step_time(statistic)
+        return _usual(expression, found.step_time, found)
     if name == "samples_per_s":
-        return found.samples_per_s(statistic)
+        return found.samples_per_s(MEAN if function is None else _statistic(expression))
     if name in SCOPES:
-        return found.scope(name, statistic)
+        return _usual(expression, partial(found.scope, name))
     if function is None and name in ("exposed_wait", "findings"):
         return found.exposed_wait() if name == "exposed_wait" else found.findings()
     if function is None and (plain := found.plain().get(name)) is not None:
@@ -75,7 +75,22 @@ def _of_run(expression: Expression, found: RunMeasures, share: bool) -> Quantity
     phase = _known(expression, found.names(), sc.PHASES)
     if phase in found.plain() or phase in ("exposed_wait", "findings"):
         raise UsageError(f"{expression.measure}: {phase} is one number, of which no {function} can be told")
-    return found.phase(phase, statistic, share and function is None)
+    if share and function is None:
+        return found.phase(phase, share=True)
+    return _usual(expression, partial(found.phase, phase), found)
+
+
+def _usual(
+    expression: Expression, make: Callable[[Statistic], Quantity], found: RunMeasures | None = None
+) -> Quantity:
+    """Return the quantity by the function that was given; without one as the answer of diff has it. Of the
+    steps of ``found`` a phase is told as the step is.
+    """
+    if expression.function is not None:
+        return make(_statistic(expression))
+    if found is not None and found.usual_step.statistic == MEAN:
+        return make(MEAN)
+    return usual(make)
 
 
 def _budget_names(found: RunMeasures) -> list[str]:
@@ -135,11 +150,12 @@ def _pair_of_runs(expression: Expression, pairs: RunPairs) -> Pair:
     if function in ("finding", "errors"):
         raise UsageError(f"{expression.measure} is no difference of runs; `grademl check` takes findings")
     if name == "step_time":
-        return _by(expression, pairs.step_time)
+        return _by(expression, pairs.step_time, pairs.usual_step)
     if name == "samples_per_s":
-        return _by(expression, pairs.samples_per_s)
+        return _by(expression, pairs.samples_per_s, pairs.samples_per_s)
     if name in SCOPES:
-        return _by(expression, partial(pairs.scope, name))
+        scope = partial(pairs.scope, name)
+        return _by(expression, scope, partial(usual_pair, scope))
     if name == "wall" and function is None:
         return pairs.wall()
     phase = _known(expression, known, sc.PHASES)
@@ -148,7 +164,7 @@ def _pair_of_runs(expression: Expression, pairs: RunPairs) -> Pair:
         if phase in ("ended", "complete", "findings", "exposed_wait") or function is not None:
             raise UsageError(f"{expression.measure} is no difference of runs; `grademl check` takes it")
         return Pair(phase, "run", plain[0][phase], plain[1][phase])
-    return _by(expression, partial(pairs.phase, phase))
+    return _by(expression, partial(pairs.phase, phase), partial(pairs.usual_phase, phase))
 
 
 def _pair_of_traces(expression: Expression, pairs: TracePairs) -> Pair:
@@ -156,7 +172,7 @@ def _pair_of_traces(expression: Expression, pairs: TracePairs) -> Pair:
     if function in ("budget", "finding"):
         raise UsageError(f"{expression.measure}: that is told of runs recorded by grademl-otel; here is none")
     if name == "duration" and function not in ("path", "errors"):
-        return _by(expression, pairs.duration)
+        return _by(expression, pairs.duration, partial(steadier, pairs.duration))
     if function is None and name == "errors":
         return pairs.errors()
     plain = [side.plain() for side in (pairs.a, pairs.b)]
@@ -171,12 +187,13 @@ def _pair_of_traces(expression: Expression, pairs: TracePairs) -> Pair:
         return pairs.path(name, in_a, in_b)
     if function == "errors":
         return pairs.errors(name)
-    return _by(expression, partial(pairs.operation, name, in_a, in_b))
+    operation = partial(pairs.operation, name, in_a, in_b)
+    return _by(expression, operation, partial(steadier, operation))
 
 
-def _by(expression: Expression, make: Callable[[Statistic], Pair]) -> Pair:
+def _by(expression: Expression, make: Callable[[Statistic], Pair], plainly: Callable[[], Pair]) -> Pair:
     """Return the pair by the function that was given; without one as the answer has it, median or mean."""
-    return steadier(make) if expression.function is None else make(_statistic(expression))
+    return plainly() if expression.function is None else make(_statistic(expression))
 
 
 def _operation(expression: Expression, found: TraceMeasures) -> str:

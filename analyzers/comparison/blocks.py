@@ -64,8 +64,12 @@ def _of_noise(centred: FloatArray, run: int, lags: int) -> int:
     covariance = _autocovariance(centred, lags)
     if covariance[0] <= _NOTHING:
         return 1
-    small = np.abs(covariance[1:] / covariance[0]) < _INSIGNIFICANT * sqrt(log10(count) / count)
+    correlation = covariance[1:] / covariance[0]
+    limit = _INSIGNIFICANT * sqrt(log10(count) / count)
+    small = np.abs(correlation) < limit
     quiet = np.convolve(small, np.ones(run), "valid") == run
+    if not quiet.any() and correlation[-run:].mean() > limit:
+        return count  # steps are alike for longer than can be seen here
     last = int(quiet.argmax() if quiet.any() else np.flatnonzero(~small).max(initial=0) + 1)
     window = min(2 * max(last, 1), lags)
     lag = np.arange(1, window + 1)

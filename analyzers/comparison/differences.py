@@ -23,9 +23,11 @@ from grademl_otel.analyzers.comparison.judging import Pair, judged
 from grademl_otel.analyzers.comparison.limits import fail_on
 from grademl_otel.analyzers.comparison.of_run import RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
-from grademl_otel.analyzers.comparison.pairs import Pairs, RunPairs, TracePairs, steadier
+from grademl_otel.analyzers.comparison.pairs import Pairs, RunPairs, TracePairs
+from grademl_otel.analyzers.comparison.resampling import MEAN
 from grademl_otel.analyzers.comparison.sides import Measured, not_the_same, side_of
 from grademl_otel.analyzers.comparison.types import type_pairs
+from grademl_otel.analyzers.comparison.usual import steadier
 from grademl_otel.analyzers.comparison.words import change, quantity, spread_in_words
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.graph.device import is_asynchronous
@@ -93,7 +95,7 @@ def _notes(a: Measured, b: Measured) -> list[str]:
 
 
 def _step(pairs: RunPairs | TracePairs) -> list[Pair]:
-    return [steadier(pairs.step_time if isinstance(pairs, RunPairs) else pairs.duration)]
+    return [pairs.usual_step() if isinstance(pairs, RunPairs) else steadier(pairs.duration)]
 
 
 def _ranks(a: Measured, b: Measured) -> list[RankPair]:
@@ -130,7 +132,8 @@ def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:
     if lead.reason is not None:
         lines = [f"No verdict on the {unit}: {lead.reason}."]
         return [*lines, f"What differs beyond noise: {named}."] if named else lines
-    between = f"{quantity(first.a, first.unit)} in A, {quantity(first.b, first.unit)} in B"
+    on_average = " on average" if lead.a.statistic == MEAN else ""
+    between = f"{quantity(first.a, first.unit)} in A, {quantity(first.b, first.unit)} in B{on_average}"
     seen = f"({spread_in_words(first)}): {between}."
     if first.verdict in (MORE, LESS):
         by, word = percent(abs(first.relative or 0.0)), "slower" if first.verdict == MORE else "faster"

@@ -10,10 +10,10 @@ from grademl_otel.analyzers.comparison.asked import pair, quantity
 from grademl_otel.analyzers.comparison.document import FAILED, NOT_KNOWN, PASSED, Number, Result
 from grademl_otel.analyzers.comparison.expressions import SHARE, Expression
 from grademl_otel.analyzers.comparison.judging import Pair, in_unit, judged, too_few, too_few_for
-from grademl_otel.analyzers.comparison.measures import COUNT, TRUTH, Quantity
+from grademl_otel.analyzers.comparison.measures import COUNT, NS, TRUTH, Quantity
 from grademl_otel.analyzers.comparison.of_run import SCOPES, RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
-from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs
+from grademl_otel.analyzers.comparison.pairs import RunPairs, TracePairs, named
 from grademl_otel.analyzers.comparison.resampling import interval, spread
 
 UP_TO_CHANCE = "the limit lies within the interval: another run may be on its other side"
@@ -40,7 +40,7 @@ def check(expression: Expression, found: RunMeasures | TraceMeasures) -> Result:
     if low_high is not None and expression.value is not None:
         low, high = low_high
         note = UP_TO_CHANCE if low <= expression.value.number <= high and low < high else None
-    return _result(
+    found_so = _result(
         expression,
         PASSED if expression.holds(number) else FAILED,
         asked.unit,
@@ -49,6 +49,9 @@ def check(expression: Expression, found: RunMeasures | TraceMeasures) -> Result:
         n=asked.n,
         reason=note,
     )
+    if asked.unit == NS and asked.sample is not None and expression.function is None:
+        return replace(found_so, measure=named(expression.name, asked.statistic))
+    return found_so
 
 
 def _interval(asked: Quantity) -> tuple[float, float] | None:

@@ -22,6 +22,7 @@ from grademl_otel.analyzers.comparison.measures import (
     unknown,
 )
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Sample, Statistic
+from grademl_otel.analyzers.comparison.usual import usual
 from grademl_otel.analyzers.diagnosis.engine import RULES, diagnose
 from grademl_otel.analyzers.diagnosis.facts import recorded_in_part
 from grademl_otel.analyzers.diagnosis.finding import INFO, Judgement
@@ -141,6 +142,11 @@ class RunMeasures:
             reason = f"{self._recorded}; a row is the mean of several steps"
         return unknown(NS, reason) if reason else self._of_rows(NS, self._step_ns, statistic)
 
+    @cached_property
+    def usual_step(self) -> Quantity:
+        """The step as its median, or as its mean where that hides time."""
+        return usual(self.step_time)
+
     def phase(self, name: str, statistic: Statistic = MEDIAN, share: bool = False) -> Quantity:
         """Return the time of a phase in a steady step; with ``share`` its part of all steady steps."""
         unit = FRACTION if share else NS
@@ -166,9 +172,11 @@ class RunMeasures:
             return "the device's times were not recorded"
         return None
 
-    def samples_per_s(self, statistic: Statistic = MEDIAN) -> Quantity:
-        """Return the samples of all ranks a second, from the samples that nearly all steps have."""
-        step = self.step_time()
+    def samples_per_s(self, statistic: Statistic = MEAN) -> Quantity:
+        """Return the samples of all ranks a second, from the samples that nearly all steps have: those of all
+        steady steps over their time. A median, of single steps, would leave out the time of the others.
+        """
+        step = self.step_time(statistic)
         if not step.known:
             return unknown(RATE, str(step.reason))
         samples = self.samples

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from grademl_otel import semconv as sc
@@ -14,6 +13,7 @@ from grademl_otel.analyzers.comparison.measures import Quantity
 from grademl_otel.analyzers.comparison.of_run import SCOPES, RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import Operation, TraceMeasures, title
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Statistic
+from grademl_otel.analyzers.comparison.usual import steadier, usual_pair
 from grademl_otel.analyzers.graph.device import is_asynchronous
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.runs.main_lane import START_UP
@@ -25,8 +25,6 @@ _OF_RANKS: Final = frozenset({sc.COLLECTIVE, sc.COLLECTIVE_WAIT, *COLLECTIVE_PAR
 _ON_PATH: Final = 8
 """Phases of the critical path that are compared at most, the longest."""
 _OPERATIONS: Final = 50
-_EDGE: Final = 3.0
-"""Of noise around one length the median spreads 1.25 times as much as the mean; so many times: around two."""
 
 
 @dataclass
@@ -48,12 +46,11 @@ class RunPairs:
     def all(self) -> Pairs:
         """Return the step, its phases, the critical path, what is outside of steps, the whole.
 
-        Of steps that take turns between two lengths the median is on the edge of either, and the mean is
-        told.
+        Where the mean stands for the step it does for its phases too: they add up to it.
         """
-        pairs = Pairs([steadier(self.step_time), self.step_time(P95), steadier(self.samples_per_s)])
+        pairs = Pairs([self._step, self.step_time(P95), self.samples_per_s()])
         for phase in self._phases():
-            pair = steadier(partial(self.phase, phase))
+            pair = self.usual_phase(phase)
             larger = max(_value(pair.a), _value(pair.b))
             if pair.refused is None and pair.a.known and pair.b.known and larger < pair.matters:
                 pairs.negligible.append(phase)
@@ -66,18 +63,34 @@ class RunPairs:
                 pairs.found.append(pair)
         if sc.DATA_WAIT in self.a.phases + self.b.phases:
             pairs.found.append(self.exposed_wait())
-        pairs.found += [self.scope(name) for name in SCOPES if self._has_scope(name)]
+        pairs.found += [usual_pair(partial(self.scope, name)) for name in SCOPES if self._has_scope(name)]
         pairs.found += [self.budget(part) for part in self._parts()]
         pairs.found.append(self.wall())
         return pairs
 
     def step_time(self, statistic: Statistic = MEDIAN) -> Pair:
         quantities = self.a.step_time(statistic), self.b.step_time(statistic)
-        return self._pair(_named("step_time", statistic), "step", *quantities)
+        return self._pair(named("step_time", statistic), "step", *quantities)
 
-    def samples_per_s(self, statistic: Statistic = MEDIAN) -> Pair:
+    @cached_property
+    def _step(self) -> Pair:
+        return usual_pair(self.step_time)
+
+    def usual_step(self) -> Pair:
+        """Return the step as its median, or as its mean where that hides time."""
+        return self._step
+
+    def samples_per_s(self, statistic: Statistic = MEAN) -> Pair:
+        """Return the samples over the time of all steady steps; of a quantile, of single steps."""
+        name = "samples_per_s"
+        if statistic.quantile is not None:
+            name = "median(samples_per_s)" if statistic == MEDIAN else named(name, statistic)
         quantities = self.a.samples_per_s(statistic), self.b.samples_per_s(statistic)
-        return self._pair(_named("samples_per_s", statistic), "step", *quantities, self._of_ranks())
+        return self._pair(name, "step", *quantities, self._of_ranks())
+
+    def usual_phase(self, name: str) -> Pair:
+        """Return a phase as its median; as its mean where that is how the step is told, or it hides time."""
+        return usual_pair(partial(self.phase, name), means=self._step.a.statistic == MEAN)
 
     def phase(self, name: str, statistic: Statistic = MEDIAN) -> Pair:
         """Return a phase of the steady step; what matters is measured by the step."""
@@ -87,8 +100,8 @@ class RunPairs:
         elif name in _ENQUEUED and is_asynchronous(self.a.run) != is_asynchronous(self.b.run):
             refused = "one is how long the host took to enqueue the work, the other the work itself"
         a, b = self.a.phase(name, statistic), self.b.phase(name, statistic)
-        matters = self._threshold * _value(self.a.step_time())
-        return Pair(_named(name, statistic), "phase", a, b, matters, refused)
+        matters = self._threshold * _value(self.a.step_time(MEAN))
+        return Pair(named(name, statistic), "phase", a, b, matters, refused)
 
     def path(self, phase: str) -> Pair:
         a, b = self.a.path(phase), self.b.path(phase)
@@ -99,7 +112,7 @@ class RunPairs:
 
     def scope(self, name: str, statistic: Statistic = MEDIAN) -> Pair:
         quantities = self.a.scope(name, statistic), self.b.scope(name, statistic)
-        return self._pair(_named(name, statistic), "scope", *quantities)
+        return self._pair(named(name, statistic), "scope", *quantities)
 
     def budget(self, part: str, share: bool = False) -> Pair:
         """Return a part of the lane budget. Totals of runs of other lengths say nothing of each other."""
@@ -124,7 +137,7 @@ class RunPairs:
         return sorted(names, key=lambda name: (-self._longer(name), name))
 
     def _longer(self, name: str) -> float:
-        return max(_value(self.a.phase(name)), _value(self.b.phase(name)))
+        return max(_value(side.phase(name, MEAN)) for side in self._both)
 
     def _has_scope(self, name: str) -> bool:
         return any(scope.name == name for side in self._both for scope in side.run.scopes)
@@ -170,7 +183,7 @@ class TracePairs:
 
     def duration(self, statistic: Statistic = MEDIAN) -> Pair:
         a, b = self.a.duration(statistic), self.b.duration(statistic)
-        return Pair(_named("duration", statistic), "trace", a, b, self._threshold * _value(a))
+        return Pair(named("duration", statistic), "trace", a, b, self._threshold * _value(a))
 
     def errors(self, name: str | None = None) -> Pair:
         if name is None:
@@ -183,7 +196,7 @@ class TracePairs:
     ) -> Pair:
         a = self.a.operation(self._there(self.a, in_a), statistic)
         b = self.b.operation(self._there(self.b, in_b), statistic)
-        return Pair(_named(name, statistic), "operation", a, b, self._threshold * _value(a))
+        return Pair(named(name, statistic), "operation", a, b, self._threshold * _value(a))
 
     def path(self, name: str, in_a: list[Operation], in_b: list[Operation]) -> Pair:
         a, b = self.a.path(self._there(self.a, in_a)), self.b.path(self._there(self.b, in_b))
@@ -195,22 +208,7 @@ class TracePairs:
         return [of for of in which if of in there]
 
 
-def steadier(make: Callable[[Statistic], Pair]) -> Pair:
-    """Return the pair of medians; that of means where the median of either side spreads much more."""
-    median = make(MEDIAN)
-    if median.reason is not None and median.refused is None and median.told and median.enough:
-        mean = make(MEAN)  # the median depends too much on single steps
-        return mean if mean.reason is None else median
-    if median.reason is not None:
-        return median
-    mean = make(MEAN)
-    if mean.reason is not None:
-        return median
-    pairs = zip(median.spreads, mean.spreads, strict=True)
-    return mean if any(one.width > _EDGE * other.width for one, other in pairs) else median
-
-
-def _named(name: str, statistic: Statistic) -> str:
+def named(name: str, statistic: Statistic) -> str:
     """Return the name of a measure with the function that makes it, none for a median."""
     if statistic.quantile is None:
         return f"mean({name})"

@@ -12,7 +12,9 @@ from grademl_otel.analyzers.comparison.judging import Pair
 from grademl_otel.analyzers.comparison.measures import NS, Quantity, absent
 from grademl_otel.analyzers.comparison.of_run import RunMeasures
 from grademl_otel.analyzers.comparison.of_traces import TraceMeasures
-from grademl_otel.analyzers.comparison.resampling import Sample
+from grademl_otel.analyzers.comparison.pairs import named
+from grademl_otel.analyzers.comparison.resampling import Sample, Statistic
+from grademl_otel.analyzers.comparison.usual import usual_pair
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.modelled import model_of
 
@@ -42,11 +44,15 @@ def type_pairs(
 
 
 def _pair(path: str, a: Sample | None, b: Sample | None, threshold: float) -> Pair:
-    first, second = (
-        absent(NS, "there is none") if sample is None else Quantity(NS, sample) for sample in (a, b)
-    )
-    matters = 0.0 if a is None else threshold * float(np.median(a.value))
-    return Pair(path, "type", first, second, matters)
+    def of(statistic: Statistic) -> Pair:
+        first, second = (
+            absent(NS, "there is none") if sample is None else Quantity(NS, sample, statistic)
+            for sample in (a, b)
+        )
+        matters = 0.0 if a is None else threshold * statistic.of(a)
+        return Pair(named(path, statistic), "type", first, second, matters)
+
+    return usual_pair(of)
 
 
 def _types(found: RunMeasures | TraceMeasures) -> dict[str, Sample]:

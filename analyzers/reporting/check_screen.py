@@ -74,6 +74,8 @@ def result_in_words(result: Result, of_difference: bool = False) -> str:
             text += f" ({low} .. {high})"
         if of_difference and result.relative is not None and result.unit != FRACTION:
             text += f", {in_percent(result.relative)}"
+        if result.measure.startswith("mean(") and not result.expression.lstrip().startswith("mean"):
+            text += " on average"
         parts.append(f"is {text}" + ("" if result.n is None else f", n {result.n:,}"))
     if result.reason is not None:
         parts.append(result.reason)

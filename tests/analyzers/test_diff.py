@@ -29,7 +29,7 @@ from grademl_otel.analyzers.errors import GrademlError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.coverage import Coverage
 from grademl_otel.analyzers.queries import Query
-from grademl_otel.analyzers.subject import Subject
+from grademl_otel.analyzers.subject import Subject, read_subject
 from tests.support.build import R, run_from
 from tests.support.shop import requests
 from tests.support.simulator.job import Job, Slow
@@ -123,6 +123,33 @@ def test_steps_that_take_turns_are_compared_by_their_means(stores: Path) -> None
     # A batch every 61 / 2 ms against steps of 13 ms.
     assert step.relative_interval[0] < 30.5 / 13.15 - 1 < step.relative_interval[1]
     assert "data.wait" in document.verdict[1]
+
+
+def test_time_of_few_steps_is_not_hidden() -> None:
+    """Every fourth step waits, three times as long in B: no median knows of it."""
+    sides = [measures(waits=waits) for waits in (20 * MS, 60 * MS)]
+    document = compare(*sides, "step_time>20%", "data.wait>20%", "median(step_time)>20%")
+    step, wait = of(document, "mean(step_time)"), of(document, "mean(data.wait)")
+    assert (step.verdict, wait.verdict) == ("more", "more")
+    assert (step.difference, wait.difference) == (10 * MS, 10 * MS)
+    assert [result.status for result in document.results] == ["failed", "failed", "passed"]
+    assert document.verdict[0].endswith(" in B on average.")
+    whole = [one.a for one in document.differences if one.kind == "phase"]
+    assert step.a is not None
+    assert sum(ns for ns in whole if ns is not None) == pytest.approx(step.a, abs=2)
+
+
+def test_samples_a_second_are_those_of_all_time(stores: Path) -> None:
+    """Steps in turn of 17 and of 384 ms: 64 samples in 401 ms, and not the mean or median of two rates."""
+    document = diff(stores, "base", "loader")
+    rate, step = of(document, "samples_per_s"), of(document, "mean(step_time)")
+    assert rate.verdict == "less"
+    sample = RunMeasures(read_subject(Query.of(str(stores / "loader")))).samples
+    assert sample is not None
+    assert step.b is not None
+    assert rate.b == pytest.approx(sample * 1e9 / step.b, rel=1e-6)
+    (checked,) = analyzers.check(stores / "loader", ["samples_per_s>1"]).results
+    assert checked.value == rate.b
 
 
 def test_conditions_that_are_not_the_same_are_told(stores: Path) -> None:
@@ -225,10 +252,12 @@ def test_host_times_are_not_compared_with_work(stores: Path) -> None:
     assert ("device", "cpu", "cuda") in {(one.what, one.a, one.b) for one in document.not_the_same}
 
 
-def measures(level: int = 0, scale: float = 1.0, steps: int = 80, **changes: Any) -> RunMeasures:
+def measures(
+    level: int = 0, scale: float = 1.0, steps: int = 80, waits: int = 2 * MS, **changes: Any
+) -> RunMeasures:
     rows, now, dice = [], 0, Random(steps)
     for step in range(steps):
-        wait, forward = 2 * MS, round(dice.uniform(7, 9) * MS * scale)
+        wait, forward = waits if step % 4 == 3 else 2 * MS, round(dice.uniform(7, 9) * MS * scale)
         phases = {sc.DATA_WAIT: (now, wait, 1)}
         if level < 2:
             phases[sc.FORWARD] = (now + wait, forward, 1)
@@ -254,11 +283,15 @@ def test_phases_that_were_not_measured_on_one_side() -> None:
 
 
 def test_rows_that_are_means_of_steps_have_no_median() -> None:
-    document = compare(measures(), measures(level=3), "step_time>5%", "mean(step_time)>5%")
-    step = of(document, "step_time")
-    assert step.verdict == "refused"
-    assert step.reason == "B: recorded at level 3; a row is the mean of several steps"
-    assert [result.status for result in document.results] == ["not known", "passed"]
+    names = ("step_time", "mean(step_time)", "median(step_time)")
+    document = compare(measures(), measures(level=3), *(f"{step}>5%" for step in names))
+    step = of(document, "mean(step_time)")
+    assert step.interval is not None
+    assert "on average" in document.verdict[0]
+    tail = of(document, "p95(step_time)")
+    assert tail.verdict == "refused"
+    assert tail.reason == "B: recorded at level 3; a row is the mean of several steps"
+    assert [result.status for result in document.results] == ["passed", "passed", "not known"]
 
 
 def test_a_run_of_which_steps_are_missing_tells_no_numbers() -> None:
