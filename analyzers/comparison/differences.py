@@ -12,6 +12,7 @@ from grademl_otel.analyzers.comparison.document import (
     NOISE,
     ONLY_A,
     ONLY_B,
+    REFUSED,
     SAME,
     SLIGHT,
     DiffDocument,
@@ -68,7 +69,7 @@ def differences(
     return DiffDocument(
         a=sides[0],
         b=sides[1],
-        verdict=_verdict(told, found.found[0], isinstance(a, RunMeasures)),
+        verdict=_verdict(told, found.found[0], isinstance(a, RunMeasures)) + _samples(a, b, told),
         not_the_same=not_the_same(a, b),
         differences=told,
         negligible=found.negligible,
@@ -118,6 +119,21 @@ def _ranks(a: Measured, b: Measured) -> list[RankPair]:
             )
         )
     return pairs
+
+
+def _samples(a: Measured, b: Measured, told: list[Difference]) -> list[str]:
+    """Return what steps of other sizes come to: such a step is no measure of speed."""
+    if not (isinstance(a, RunMeasures) and isinstance(b, RunMeasures)):
+        return []
+    if a.samples is None or b.samples is None or a.samples == b.samples:
+        return []
+    line = f"A step has {a.samples:,} samples in A and {b.samples:,} in B"
+    rate = next((one for one in told if one.measure == "samples_per_s" and one.verdict != REFUSED), None)
+    if rate is None:
+        return [f"{line}."]
+    beyond = {NOISE: ", no difference beyond noise", SAME: ", no difference that matters"}
+    spread = f" ({spread_in_words(rate)})" if rate.interval is not None else ""
+    return [f"{line}: {change(rate)}{spread}{beyond.get(rate.verdict, '')}."]
 
 
 def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:

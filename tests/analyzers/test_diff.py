@@ -152,6 +152,19 @@ def test_samples_a_second_are_those_of_all_time(stores: Path) -> None:
     assert checked.value == rate.b
 
 
+def test_steps_of_other_sizes_are_told_by_their_samples(stores: Path) -> None:
+    """A step of twice as many samples that takes as long is as slow a step, and twice as fast."""
+    same, twice = (RunMeasures(read_subject(Query.of(str(stores / name)))) for name in ("base", "again"))
+    assert same.samples is not None
+    assert "samples" not in " ".join(compare(same, twice).verdict)
+    twice.samples = 2 * same.samples
+    line = compare(same, twice).verdict[-1]
+    assert line.startswith(f"A step has {same.samples} samples in A and {twice.samples} in B: samples_per_s ")
+    rate = of(compare(same, twice), "samples_per_s")
+    assert rate.relative is not None
+    assert 0.9 < rate.relative < 1.1
+
+
 def test_conditions_that_are_not_the_same_are_told(stores: Path) -> None:
     told = {one.what: (one.a, one.b) for one in diff(stores, "base", "workers").not_the_same}
     assert told == {"workers": ("2", "6"), "prefetch": ("2", "3")}
