@@ -34,6 +34,9 @@ def explain_source(source: str | None) -> None:
         raise UsageError(f"{source}: neither a command nor a file; did you mean `grademl {meant}`?")
     if _HOST_AND_PORT.fullmatch(source):
         raise SourceError(f"{source}: no such file; a server is written jaeger://{source}, tempo://{source}")
+    of, mark, run = source.rpartition("#")
+    if mark and of and run and not _is_absent(of):  # which `grademl diff` takes, and no other command
+        raise SourceError(f"{source}: no such file or folder; one run of it is written {of} --run {run}")
     folder, name = Path(source).parent, Path(source).name
     try:
         names = [entry.name for entry in folder.iterdir()]

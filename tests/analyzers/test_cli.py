@@ -375,6 +375,7 @@ def test_strict_answers_and_then_fails(tmp_path: Path, capsys: pytest.CaptureFix
         (["--json", "runs"], 2, "the command comes first: grademl runs"),
         (["case21.json"], 3, "no such file or folder; did you mean case12.json?"),
         (["nowhere/at/all.json"], 3, "no such file or folder"),
+        (["case12.json#3f2a"], 3, "no such file or folder; one run of it is written case12.json --run 3f2a"),
         (["localhost:16686"], 3, "a server is written jaeger://localhost:16686"),
         (["ftp://host"], 2, "unknown kind of SOURCE ftp://"),
         (["report", "--jsn"], 2, "--json"),
