@@ -9,6 +9,7 @@ import numpy as np
 
 from grademl_otel.analyzers.execution.identity import Tags
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING, SELF
+from grademl_otel.analyzers.execution.order import Tree
 from grademl_otel.analyzers.execution.whole import ExecutionModel
 from grademl_otel.analyzers.graph.drawn import MOST_NODES, TooLarge, networkx
 from grademl_otel.analyzers.graph.path import EVIDENCE
@@ -25,6 +26,9 @@ _FLAGS: Final = {
     DERIVED: "derived", MISSING: "missing", SELF: "self_time", INFERRED: "inferred", BESIDE: "beside",
 }  # fmt: skip
 
+_MOST_PARTS: Final = 10_000_000
+"""Of all paths together: what is within itself thousands of times would be gigabytes."""
+
 
 def types_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
     """Return the types of phases as nodes, numbered as in the model.
@@ -35,8 +39,7 @@ def types_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
     """
     nx = networkx()
     types, phases = model.types, model.phases
-    if len(types) > MOST_NODES:
-        raise TooLarge(len(types), "types")
+    _check_size(types, "types")
     count, busy = np.bincount(phases.type, minlength=len(types)).tolist(), model.busy_by_type().tolist()
     drawn = nx.MultiDiGraph()
     for node in range(len(types)):
@@ -65,8 +68,8 @@ def phases_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
     """
     nx = networkx()
     phases = model.phases
-    if len(phases) > MOST_NODES:
-        raise TooLarge(len(phases), "phases")
+    _check_size(phases, "phases")
+    _check_size(model.types, "types")
     type_paths = [model.types.path(node) for node in range(len(model.types))]
     paths: list[str] = []
     drawn = nx.MultiDiGraph()
@@ -83,6 +86,15 @@ def phases_networkx(model: ExecutionModel) -> nx.MultiDiGraph:
     for before, later, evidence in zip(*(column.tolist() for column in columns), strict=True):
         drawn.add_edge(before, later, kind=AFTER, evidence=EVIDENCE[evidence])
     return drawn
+
+
+def _check_size(tree: Tree, what: str) -> None:
+    """Raise TooLarge for too many nodes, or too long paths."""
+    parts = int(tree.size.sum())  # a node counts for itself, and for each that it is below
+    if len(tree) > MOST_NODES:
+        raise TooLarge(len(tree), what)
+    if parts > _MOST_PARTS:
+        raise TooLarge(len(tree), f"{what}, {parts // len(tree):,} deep on average,")
 
 
 def _phase(model: ExecutionModel, node: int, path: str, type_paths: list[str]) -> dict[str, Any]:

@@ -189,6 +189,20 @@ def test_bytes_do_not_go_to_a_terminal_and_text_does_nothing_there(
     assert "\x1b" not in shown.getvalue()
 
 
+@pytest.mark.parametrize("graph", ["phases", "types"])
+def test_graphs_of_very_deep_trees_are_refused(
+    graph: str,
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("grademl_otel.analyzers.execution.drawn._MOST_PARTS", 20)
+    code, _, err = export(capsys, store, "--to", "graphml", "--graph", graph, "-o", tmp_path / "deep.graphml")
+    assert code == errors.EXIT_USAGE
+    assert "deep on average, are too many" in err
+
+
 def test_a_failure_in_the_middle_leaves_what_was_there(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
