@@ -21,7 +21,15 @@ from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.sql import sandbox
 from grademl_otel.analyzers.sql.lazy import LazyTable
 from grademl_otel.analyzers.sql.macros import VIEWS, define
-from grademl_otel.analyzers.sql.mistakes import Names, SqlError, explained, has_place, is_parsers, moved
+from grademl_otel.analyzers.sql.mistakes import (
+    CLOSED,
+    Names,
+    SqlError,
+    explained,
+    has_place,
+    is_parsers,
+    moved,
+)
 from grademl_otel.analyzers.sql.statements import Statement, statements_of
 from grademl_otel.analyzers.sql.values import rows_of
 from grademl_otel.analyzers.subject import Subject
@@ -86,6 +94,7 @@ class Database:
 
     def __init__(self, about: Subject, external: bool = False) -> None:
         self.about = about
+        self._external = external
         self._folder = tempfile.TemporaryDirectory(prefix="grademl-sql-", ignore_cleanup_errors=True)
         self._thread = ThreadPoolExecutor(1, "grademl-sql")
         self._connection = sandbox.connect(self._folder.name, external)
@@ -179,6 +188,10 @@ class Database:
             (*_, kind) = (one.type.name for one in self._connection.extract_statements(statement.sql))
             if kind in _NEEDLESS:
                 raise SqlError("a session has no transactions", text, statement.offset)
+            if not self._external and (
+                sandbox.reaches_out(kind, statement.sql) or sandbox.logs(statement.sql)
+            ):
+                raise SqlError(CLOSED, text, None)
             if kind not in _ANSWERS:
                 self._wait(lambda: self._connection.execute(statement.sql))
                 self._restore(statement, text)

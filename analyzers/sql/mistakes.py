@@ -16,7 +16,7 @@ from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.sql.statements import Statement
 from grademl_otel.analyzers.suggest import near
 
-_CLOSED: Final = "files, the network and extensions are closed to SQL here; --external opens them"
+CLOSED: Final = "files, the network and extensions are closed to SQL here; --external opens them"
 _LISTED: Final = 20
 _OF_ALIAS: Final = re.compile(r'does not have a column named "(.*)"')
 _OF_FUNCTION: Final = re.compile(r"Python exception occurred while executing the UDF: \w+: ")
@@ -97,7 +97,7 @@ def _words(told: dict[str, str], statement: Statement, names: Names) -> str:
     kind, subtype = told.get("exception_type", ""), told.get("error_subtype", "")
     name, message = told.get("name", ""), told.get("exception_message", "")
     if kind == "Permission" or "secrets are disabled" in message or _IN_EXTENSION.search(message):
-        return _CLOSED
+        return CLOSED
     if "configuration has been locked" in message:
         return "settings cannot be changed here"
     if kind == "Out of Memory":
@@ -108,7 +108,7 @@ def _words(told: dict[str, str], statement: Statement, names: Names) -> str:
         return _no_column(name, statement, told, names)
     if subtype == "MISSING_ENTRY" and told.get("type") == "Table":
         if "/" in name or "." in name:
-            return f"no table {clean(name)!r}: {_CLOSED}"
+            return f"no table {clean(name)!r}: {CLOSED}"
         there = _listed([*names.tables])
         return f"no table {clean(name)}; {_meant(name, names.tables) or f'there are {there}'}"
     if subtype == "MISSING_ENTRY" and told.get("type", "").endswith("Function"):

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import duckdb
 
+from grademl_otel.analyzers.sql.statements import keywords_of
+
 _ALWAYS: Final = {
     "python_enable_replacements": "false",  # no name of a table is one of our variables
     "errors_as_json": "true",
@@ -29,6 +31,11 @@ _CLOSED: Final = {
 }
 _NEWER: Final = {"error_on_division_by_zero": "false"}
 """Settings that not every version has."""
+_OUTSIDE: Final = frozenset({"COPY", "COPY_DATABASE", "EXPORT", "ATTACH", "LOAD"})
+"""Kinds of statements that are for files."""
+_AROUND: Final = frozenset({"PREPARE", "EXPLAIN"})
+"""Those that may hold one of them."""
+_LOGGING: Final = "enable_logging"
 _MEMORY_SHARE: Final = 0.5
 """Of what DuckDB would take by itself, which is 80 % of what there is: we hold the columns, too."""
 
@@ -49,6 +56,16 @@ def connect(folder: str, external: bool = False) -> duckdb.DuckDBPyConnection:
 def lock(connection: duckdb.DuckDBPyConnection) -> None:
     """Let nothing change the settings from now on."""
     connection.execute("SET lock_configuration = true")
+
+
+def reaches_out(kind: str, sql: str) -> bool:
+    """Whether a statement is for files: DuckDB leaves its own temporary folder open to those."""
+    return kind in _OUTSIDE or (kind in _AROUND and not keywords_of(sql).isdisjoint(_OUTSIDE))
+
+
+def logs(sql: str) -> bool:
+    """Whether a statement turns on DuckDB's log: 1.5 does not call it a setting, and aborts over its file."""
+    return _LOGGING in sql.lower()
 
 
 def _part(limit: str) -> str:

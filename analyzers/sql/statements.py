@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import duckdb
 
+from grademl_otel.analyzers.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -18,8 +20,14 @@ class Statement:
 
 
 def statements_of(text: str) -> list[Statement]:
-    """Return the statements of ``text``, without the empty ones (nothing but comments)."""
-    encoded = text.encode()
+    """Return the statements of ``text``, without the empty ones (nothing but comments).
+
+    UsageError where ``text`` is not Unicode, as what a shell hands over may be.
+    """
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the SQL is not UTF-8: character {error.start + 1}") from None
     tokens = _tokens(text)
     ends = [at for at, kind in tokens if kind == duckdb.token_type.operator and encoded[at : at + 1] == b";"]
     found = []
@@ -37,6 +45,18 @@ def is_ended(text: str) -> bool:
         return True
     at, kind = tokens[-1]
     return bool(kind == duckdb.token_type.operator and text.encode()[at : at + 1] == b";")
+
+
+def keywords_of(sql: str) -> set[str]:
+    """Return the keywords of a statement, in capitals."""
+    tokens = _tokens(sql)
+    ends = [*(at for at, _ in tokens[1:]), None]
+    encoded = sql.encode()
+    return {
+        encoded[at:end].decode().split()[0].upper()
+        for (at, kind), end in zip(tokens, ends, strict=True)
+        if kind == duckdb.token_type.keyword
+    }
 
 
 def _tokens(text: str) -> list[tuple[int, object]]:

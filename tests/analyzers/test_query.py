@@ -499,6 +499,12 @@ CLOSED = (
     "CREATE VIEW peek AS FROM read_csv('/etc/passwd')",
     "COPY (SELECT 1) TO '{place}/out.csv'",
     "COPY spans TO '{place}/out.parquet'",
+    "COPY (SELECT 1) TO '{own}/out.csv'",
+    "PREPARE later AS COPY (SELECT 1) TO '{own}/out.csv'",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{own}/out.csv'",
+    "ATTACH '{own}/other.db'",
+    "CALL enable_logging(storage = 'file', storage_path = '{place}/log')",
+    "FROM Enable_Logging()",
     "EXPORT DATABASE '{place}/exported'",
     "IMPORT DATABASE '{place}'",
     "ATTACH '{place}/other.db'",
@@ -525,9 +531,10 @@ REFUSED = (
 
 @pytest.mark.parametrize("sql", CLOSED)
 def test_files_the_network_and_extensions_are_closed(empty: Database, tmp_path: Path, sql: str) -> None:
+    ((own,),) = asked(empty, "SELECT current_setting('temp_directory')")
     with pytest.raises(SqlError, match="--external opens them"):
-        empty.query(sql.format(place=tmp_path))
-    assert list(tmp_path.iterdir()) == []
+        empty.query(sql.format(place=tmp_path, own=own))
+    assert list(tmp_path.iterdir()) == list(Path(own).iterdir()) == []
 
 
 @pytest.mark.parametrize("sql", REFUSED)
@@ -546,6 +553,11 @@ def test_files_are_open_to_who_asks(store: str, tmp_path: Path) -> None:
             session, "SELECT count(*) FROM steps"
         )
         session.run("SET threads = 1")
+
+
+def test_what_is_not_unicode_is_no_sql(empty: Database) -> None:
+    with pytest.raises(UsageError, match="not UTF-8: character 9"):
+        empty.run("SELECT '\udcff'")
 
 
 @pytest.mark.parametrize(
