@@ -99,7 +99,8 @@ class Pair:
         else:
             verdict = TOLD if self.told else REFUSED
         relative = change / a if change is not None and a else None
-        scale = None if low_high is None or not a else [low_high[0] / a, low_high[1] / a]
+        # Nothing measured is below 0: B can lack all of what A has, and no more.
+        scale = None if low_high is None or not a else [max(-1.0, low_high[0] / a), low_high[1] / a]
         return Difference(
             measure=self.measure,
             kind=self.kind,

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.comparing import Kind, found, passed_on
 from grademl_otel.analyzers.comparison import resampling
 from grademl_otel.analyzers.comparison.blocks import block_length
+from grademl_otel.analyzers.comparison.judging import Pair
+from grademl_otel.analyzers.comparison.measures import NS, Quantity
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Sample, Statistic, interval, spread
 from grademl_otel.analyzers.comparison.student import two_sided
 
@@ -114,3 +116,18 @@ def test_equal_runs_seldom_differ_and_others_do() -> None:
     alike = found(Kind(200, 0.5), pairs=12, seed=100)
     assert alike.anything <= 0.05
     assert found(Kind(200, 0.5, 0.1), pairs=3, seed=200).step == 1.0
+
+
+def test_nothing_is_more_than_all_of_it_less() -> None:
+    dice = np.random.default_rng(5)
+    wide = sample(1e7 * dice.lognormal(sigma=2.0, size=120))
+    none = sample(1e5 * dice.lognormal(sigma=0.1, size=120))
+    pair = Pair(
+        "p95(step_time)", "step", Quantity(NS, wide, Statistic(0.95)), Quantity(NS, none, Statistic(0.95))
+    )
+    told = pair.difference(comparisons=12)
+    assert told.interval is not None
+    assert told.a is not None
+    assert told.interval[0] < -told.a, "its noise alone would take more than there is"
+    assert told.relative_interval is not None
+    assert told.relative_interval[0] == -1.0
