@@ -278,7 +278,8 @@ def test_tables_are_read_back_by_others(
         known = json.loads(read.schema.metadata[b"grademl.export"])
         assert (known["schema"], known["table"], known["verdict"]) == (SCHEMA, name, "complete")
         assert known["run"] == TRAINING.run_id
-        (rows,) = duckdb.execute("SELECT count(*) FROM read_parquet(?)", [str(path)]).fetchone() or ()
+        with duckdb.connect() as own:
+            (rows,) = own.execute("SELECT count(*) FROM read_parquet(?)", [str(path)]).fetchone() or ()
         assert rows == len(whole) == len(pd.read_parquet(path))
         total += rows
     assert f"{len(TABLES)} tables, {total:,} rows" in err
