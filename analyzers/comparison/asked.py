@@ -60,8 +60,8 @@ def _of_run(expression: Expression, found: RunMeasures, share: bool) -> Quantity
         return found.budget(_known(expression, found.budget_parts, _budget_names(found)), share)
     if function == "finding":
         return found.finding(_known(expression, RULES))
-    if function == "errors":
-        raise UsageError(f"{expression.measure}: errors are told of traces; this is a run")
+    if function in ("own", "errors"):
+        raise UsageError(f"{expression.measure}: that is told of traces; this is a run")
     if name == "step_time":
         return _usual(expression, found.step_time, found)
     if name == "samples_per_s":
@@ -110,9 +110,10 @@ def _of_traces(expression: Expression, found: TraceMeasures) -> Quantity:
     name, function = expression.name, expression.function
     if function in ("budget", "finding"):
         raise UsageError(f"{expression.measure}: that is told of runs recorded by grademl-otel; here is none")
-    if function in ("path", "errors"):
+    if function in ("own", "path", "errors"):
         which = found.called(_operation(expression, found))
-        return found.path(which) if function == "path" else found.errors(which)
+        of = {"own": found.own, "path": found.path, "errors": found.errors}
+        return of[function](which)
     statistic = _statistic(expression)
     if name == "duration":
         return found.duration(statistic)
@@ -147,7 +148,7 @@ def _pair_of_runs(expression: Expression, pairs: RunPairs) -> Pair:
     if function == "budget":
         parts = [*pairs.a.budget_parts, *pairs.b.budget_parts]
         return pairs.budget(_known(expression, parts, _budget_names(pairs.a)))
-    if function in ("finding", "errors"):
+    if function in ("finding", "errors", "own"):
         raise UsageError(f"{expression.measure} is no difference of runs; `grademl check` takes findings")
     if name == "step_time":
         return _by(expression, pairs.step_time, pairs.usual_step)
@@ -171,7 +172,7 @@ def _pair_of_traces(expression: Expression, pairs: TracePairs) -> Pair:
     name, function = expression.name, expression.function
     if function in ("budget", "finding"):
         raise UsageError(f"{expression.measure}: that is told of runs recorded by grademl-otel; here is none")
-    if name == "duration" and function not in ("path", "errors"):
+    if name == "duration" and function not in ("own", "path", "errors"):
         return _by(expression, pairs.duration, partial(steadier, pairs.duration))
     if function is None and name == "errors":
         return pairs.errors()
@@ -183,6 +184,8 @@ def _pair_of_traces(expression: Expression, pairs: TracePairs) -> Pair:
     in_a, in_b = pairs.a.called(name), pairs.b.called(name)
     if not in_a and not in_b:
         _no_such(expression, [*pairs.a.names(), *pairs.b.names()])
+    if function == "own":
+        return pairs.own(name, in_a, in_b)
     if function == "path":
         return pairs.path(name, in_a, in_b)
     if function == "errors":

@@ -39,8 +39,10 @@ THRESHOLD: Final = 0.01
 """Part of the step below which a difference does not matter, unless told otherwise."""
 
 _DIFFERS: Final = (MORE, LESS, ONLY_A, ONLY_B)
-_PARTS: Final = ("phase", "operation", "type", "scope")
-"""Kinds of measures that a step or a trace is made of."""
+_PARTS: Final = ("phase", "type", "scope")
+"""Kinds of measures that a step is made of."""
+_PARTS_OF_TRACES: Final = ("own", "type")
+"""Those of a trace: a span that waits for a slower one takes longer, too, and does not make the difference."""
 _ONLY: Final = " Nothing else in it differs beyond noise."
 _NAMED: Final = 4
 """Phases that the answer in words names."""
@@ -140,7 +142,7 @@ def _verdict(told: list[Difference], lead: Pair, of_runs: bool) -> list[str]:
     """Return the answer in words: the step (or trace) first, then what makes the difference."""
     first, rest = told[0], told[1:]
     unit = "step" if of_runs else "trace"
-    main = [one for one in rest if one.kind in _PARTS]
+    main = [one for one in rest if one.kind in (_PARTS if of_runs else _PARTS_OF_TRACES)]
     differ = [one for one in main if one.verdict in _DIFFERS]
     named = "; ".join(change(one) for one in differ[:_NAMED])
     if len(differ) > _NAMED:

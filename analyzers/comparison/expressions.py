@@ -29,7 +29,7 @@ TIME: Final = "time"
 NUMBER: Final = "number"
 WORD: Final = "word"
 
-FUNCTIONS: Final = ("median", "mean", "path", "budget", "finding", "errors")
+FUNCTIONS: Final = ("median", "mean", "own", "path", "budget", "finding", "errors")
 """And the percentiles, `p1` to `p99`."""
 OPERATORS: Final = ("<=", ">=", "==", "!=", "<", ">", "=")
 

@@ -31,7 +31,7 @@ from grademl_otel.analyzers.graph.budget import FEW_STEPS
 
 _FEWEST_BEYOND: Final = 5
 """Values that must lie beyond a quantile on either side."""
-_NOUNS: Final = {"trace": "trace", "operation": "trace", "scope": "time", "type": "time"}
+_NOUNS: Final = {"trace": "trace", "own": "trace", "operation": "trace", "scope": "time", "type": "time"}
 
 
 @dataclass(frozen=True)

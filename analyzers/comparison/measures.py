@@ -65,6 +65,8 @@ MEASURES: Final = (
     Measure("duration", TRACES, NS, "a trace, from the start of its root to its end", "20 traces"),
     Measure("<operation>", TRACES, NS, "a span of this name, as `GET /cart`; `service GET /cart` is that of "
             "one service, `GET /cart (client)` of one kind", "20 traces that have it"),
+    Measure("own(<operation>)", TRACES, NS, "its own time on the critical path of a trace, without that of "
+            "what it waited for: the mean", "20 traces"),
     Measure("path(<operation>)", TRACES, FRACTION, "its share of all critical paths", "20 traces"),
     Measure("errors", TRACES, FRACTION, "traces whose root has the status error", "20 traces"),
     Measure("errors(<operation>)", TRACES, FRACTION, "spans of this name with the status error",

@@ -138,6 +138,21 @@ class TraceMeasures:
         mine = np.isin(span_ix, np.concatenate([ixs[self._of_operation[of]] for of in which]))
         return Quantity(FRACTION, Sample(np.where(mine, length, 0.0), unit, len(self._order), length), MEAN)
 
+    def own(self, which: list[Operation]) -> Quantity:
+        """Return the time of these operations on the critical path of a trace, without that of what they
+        waited for, in ns; of a trace without them 0.
+        """
+        if reason := self._untold():
+            return unknown(NS, reason)
+        if not which:
+            return absent(NS, "there is no such span")
+        length, span_ix, unit = self._sections
+        ixs, _ = self._members
+        mine = np.isin(span_ix, np.concatenate([ixs[self._of_operation[of]] for of in which]))
+        count = len(self._order)
+        values = np.bincount(unit[mine], weights=length[mine], minlength=count)
+        return Quantity(NS, Sample(values, np.arange(count), count), MEAN)
+
     @cached_property
     def _sections(self) -> tuple[FloatArray, IntArray, IntArray]:
         """Length, span and number of trace of all sections."""

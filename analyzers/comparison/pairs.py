@@ -175,6 +175,11 @@ class TracePairs:
         operations = dict.fromkeys([*self.a.operations()[:_OPERATIONS], *self.b.operations()[:_OPERATIONS]])
         for of in operations:
             pairs.found.append(steadier(partial(self.operation, title(of), [of], [of])))
+        wall = self._threshold * _value(self.a.duration(MEAN))
+        for of in operations:
+            pair = self.own(title(of), [of], [of])
+            if max(_value(pair.a), _value(pair.b)) >= wall:
+                pairs.found.append(pair)
         for of in operations:
             pair = self.path(title(of), [of], [of])
             if max(_value(pair.a), _value(pair.b)) >= self._threshold:
@@ -197,6 +202,10 @@ class TracePairs:
         a = self.a.operation(self._there(self.a, in_a), statistic)
         b = self.b.operation(self._there(self.b, in_b), statistic)
         return Pair(named(name, statistic), "operation", a, b, self._threshold * _value(a))
+
+    def own(self, name: str, in_a: list[Operation], in_b: list[Operation]) -> Pair:
+        a, b = self.a.own(self._there(self.a, in_a)), self.b.own(self._there(self.b, in_b))
+        return Pair(f"own({name})", "own", a, b, self._threshold * _value(self.a.duration(MEAN)))
 
     def path(self, name: str, in_a: list[Operation], in_b: list[Operation]) -> Pair:
         a, b = self.a.path(self._there(self.a, in_a)), self.b.path(self._there(self.b, in_b))

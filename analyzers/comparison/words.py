@@ -70,9 +70,10 @@ def spread_in_words(told: Difference) -> str:
 def change(told: Difference) -> str:
     """Return what changed, as "data.wait 117 -> 20 ms"."""
     a, b = quantity(told.a, told.unit), quantity(told.b, told.unit)
+    name = f"{told.measure[len('own(') : -1]} itself" if told.kind == "own" else told.measure
     if told.verdict in (ONLY_A, ONLY_B):
-        return f"{told.measure} {told.verdict} ({a if told.verdict == ONLY_A else b})"
+        return f"{name} {told.verdict} ({a if told.verdict == ONLY_A else b})"
     number, _, unit = a.rpartition(" ")
     if number and b.endswith(f" {unit}"):
         a = number
-    return f"{told.measure} {a} -> {b}"
+    return f"{name} {a} -> {b}"

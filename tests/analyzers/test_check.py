@@ -257,7 +257,7 @@ def test_what_holds_and_how_it_ends(
         ("runs", "steps", "compare it with a number, as 8, as steps=8"),
         ("runs", "data.wait", "compare it with a time, as 200ms, as data.wait<200ms"),
         ("runs", "p95(steps)>1", "steps is one number, of which no p95 can be told"),
-        ("runs", "errors(x)<1%", "errors are told of traces; this is a run"),
+        ("runs", "errors(x)<1%", "that is told of traces; this is a run"),
         ("shop.json", "budget(x)<1%", "that is told of runs"),
         ("shop.json", "GET /crt<1s", "did you mean GET /cart"),
         ("shop.json", "data.wait<1s", "no measure 'data.wait' here"),

@@ -499,6 +499,22 @@ def test_traces_are_compared_by_operation(shops: Path) -> None:
     assert not {"more", "less", "only in A", "only in B"} & set(alike.values())
 
 
+def test_what_waits_for_a_slower_operation_does_not_make_the_difference(shops: Path, tmp_path: Path) -> None:
+    (tmp_path / "select.json").write_text(json.dumps(requests("shop", 100, slower=2.0)))
+    document = analyzers.diff(shops / "before.json", tmp_path / "select.json")
+    assert verdicts(document)["shop GET /cart (server)"] == "more"
+    assert verdicts(document)["own(shop GET /cart (server))"] in ("same", "noise")
+    own = of(document, "own(shop SELECT (client))")
+    assert own.a is not None
+    assert own.difference == pytest.approx(own.a, rel=0.01)
+    assert document.verdict[1].startswith("What makes the difference: shop SELECT (client) itself ")
+    assert "GET" not in document.verdict[1]
+    # What a trace spends adds up.
+    spent = sum(one.a for one in document.differences if one.kind == "own" and one.a is not None)
+    mean = analyzers.check(shops / "before.json", ["mean(duration)>1ms"]).results[0].value
+    assert spent == pytest.approx(mean)
+
+
 def test_limits_of_traces(shops: Path) -> None:
     limits = ["p95(GET /cart)>10%", "SELECT>1s", "errors>5pp", "errors(SELECT)>5pp", "audit>1ms", "traces>5"]
     document = analyzers.diff(shops / "before.json", shops / "slower.json", fail_on=limits)
