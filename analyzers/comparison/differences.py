@@ -42,7 +42,7 @@ _DIFFERS: Final = (MORE, LESS, ONLY_A, ONLY_B)
 _PARTS: Final = ("phase", "type", "scope")
 """Kinds of measures that a step is made of."""
 _PARTS_OF_TRACES: Final = ("own", "type")
-"""Those of a trace: a span that waits for a slower one takes longer, too, and does not make the difference."""
+"""Those of a trace: a span that waits for a slower one takes longer, too, and makes no difference."""
 _ONLY: Final = " Nothing else in it differs beyond noise."
 _NAMED: Final = 4
 """Phases that the answer in words names."""

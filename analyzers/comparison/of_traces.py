@@ -150,7 +150,7 @@ class TraceMeasures:
         ixs, _ = self._members
         mine = np.isin(span_ix, np.concatenate([ixs[self._of_operation[of]] for of in which]))
         count = len(self._order)
-        values = np.bincount(unit[mine], weights=length[mine], minlength=count)
+        values = np.bincount(unit[mine], weights=length[mine], minlength=count).astype(np.float64)
         return Quantity(NS, Sample(values, np.arange(count), count), MEAN)
 
     @cached_property
