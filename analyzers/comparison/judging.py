@@ -31,6 +31,7 @@ from grademl_otel.analyzers.graph.budget import FEW_STEPS
 
 _FEWEST_BEYOND: Final = 5
 """Values that must lie beyond a quantile on either side."""
+_ON_PATH: Final = ("own", "path")
 _NOUNS: Final = {"trace": "trace", "own": "trace", "operation": "trace", "scope": "time", "type": "time"}
 
 
@@ -94,6 +95,8 @@ class Pair:
         if reason is None:
             low_high = interval(*self.spreads, comparisons=comparisons)
             verdict = _verdict(low_high, self.spreads[0].estimate, self.spreads[1].estimate, self.matters)
+            if self.kind in _ON_PATH:  # what is not on the path may be there all the same
+                verdict = {ONLY_A: LESS, ONLY_B: MORE}.get(verdict, verdict)
         elif self.a.absent != self.b.absent and self.refused is None:
             verdict = ONLY_B if self.a.absent else ONLY_A
         else:

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from grademl_otel import analyzers
@@ -24,7 +25,10 @@ from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.comparison.differences import differences
 from grademl_otel.analyzers.comparison.document import DiffDocument, Difference
 from grademl_otel.analyzers.comparison.expressions import parse
+from grademl_otel.analyzers.comparison.judging import Pair
+from grademl_otel.analyzers.comparison.measures import FRACTION, Quantity
 from grademl_otel.analyzers.comparison.of_run import RunMeasures
+from grademl_otel.analyzers.comparison.resampling import MEAN, Sample
 from grademl_otel.analyzers.errors import GrademlError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.coverage import Coverage
@@ -513,6 +517,13 @@ def test_what_waits_for_a_slower_operation_does_not_make_the_difference(shops: P
     spent = sum(one.a for one in document.differences if one.kind == "own" and one.a is not None)
     mean = analyzers.check(shops / "before.json", ["mean(duration)>1ms"]).results[0].value
     assert spent == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("path", "less"), ("own", "less"), ("phase", "only in A")])
+def test_what_left_the_path_may_be_there_all_the_same(kind: str, verdict: str) -> None:
+    some, none = np.tile([0.4, 0.5, 0.6], 20), np.zeros(60)
+    a, b = (Quantity(FRACTION, Sample(values, np.arange(60), 60), MEAN) for values in (some, none))
+    assert Pair("x", kind, a, b).difference(1).verdict == verdict
 
 
 def test_limits_of_traces(shops: Path) -> None:
