@@ -195,6 +195,16 @@ def test_processes_are_resources_wherever_they_stand() -> None:
     assert spans.resource(2) == {}
 
 
+def test_processes_are_numbered_in_the_order_in_which_spans_name_them() -> None:
+    """Not in that of a set of text, which every process has another of."""
+    keys = [f"p{number}" for number in range(20, 0, -1)]
+    spans, _ = read(
+        *(span(at, processID=key) for at, key in enumerate(keys, 1)),
+        processes={key: {"serviceName": key} for key in sorted(keys)},
+    )
+    assert [resource["service.name"] for resource in spans.resources] == keys
+
+
 def test_ids_may_lack_their_padding_and_have_64_bits() -> None:
     spans, _ = read(
         span(1, traceID="abc", spanID="1"),

@@ -206,9 +206,9 @@ def _placed(
     builder: SpanTarget,
 ) -> SpanBatch:
     """Return the batch with the resources that its processes are."""
-    # As a set first: nearly always all are keys, and few.
+    # Each once first: nearly always all are keys, and few. In their order, on which that of resources rests.
     try:
-        index = {key: _index(processes.get(key, _UNKNOWN), builder) for key in set(of_process)}  # type: ignore[arg-type]
+        index = {key: _index(processes.get(key, _UNKNOWN), builder) for key in dict.fromkeys(of_process)}  # type: ignore[arg-type]
         resource_ix = list(map(index.__getitem__, of_process))
     except TypeError:  # some have their process in them
         resource_ix = [
