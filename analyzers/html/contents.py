@@ -66,8 +66,9 @@ def parts(document: ReportDocument, charts: Charts) -> list[Part]:
         Part(
             "part-threads",
             "Threads and devices",
-            tables=_there(breakdown if worth_telling(document.breakdown) else None),
-            folded=_there(run_tables.memory(document)),
+            tables=_there(
+                breakdown if worth_telling(document.breakdown) else None, run_tables.memory(document)
+            ),
         ),
         Part(
             "part-findings",

@@ -34,7 +34,8 @@ def printable(value: object) -> object:
 
 
 def bounded(text: str) -> str:
-    """Return ``text``, cut after `MOST` characters."""
+    """Return ``text`` without secrets, cut after `MOST` characters: what is cut first holds half a secret."""
+    text = hidden(text)
     return text if len(text) <= MOST else text[:MOST] + ELLIPSIS
 
 
@@ -53,7 +54,7 @@ def brief(text: str) -> Markup:
 
 
 def document_json(document: Document) -> Markup:
-    """Return ``document`` as JSON within a page: the same, but of a long name the first `MOST` characters."""
+    """Return ``document`` as JSON in a page, without secrets, of a long name the first `MOST` characters."""
     return plain_json(_cut(to_dict(document)))
 
 

@@ -168,6 +168,7 @@ def moment(ns: int) -> str:
 
 
 def _ended(document: ReportDocument) -> list[Ended]:
+    """Return how ranks ended that did not in order, those that may still go on last."""
     found = [
         Ended(line, one.how != "unknown")
         for one in document.ended
@@ -176,7 +177,7 @@ def _ended(document: ReportDocument) -> list[Ended]:
     silent = header.silent_ranks(document.completeness)
     if line := header.waiting_in_vain(document.ended, silent):
         found.insert(0, Ended(line, True))
-    return found
+    return sorted(found, key=lambda one: not one.badly)
 
 
 def _gain(head: Finding | None, document: ReportDocument) -> Gain | None:

@@ -19,18 +19,28 @@ from typing import Any
 import pytest
 
 from grademl_otel import analyzers
-from grademl_otel.analyzers import answers
+from grademl_otel.analyzers import answers, secrecy
 from grademl_otel.analyzers.answers import PAGE_SECTIONS, report_page
 from grademl_otel.analyzers.cli.app import run
 from grademl_otel.analyzers.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_SOURCE, EXIT_USAGE
 from grademl_otel.analyzers.html import run_tables
-from grademl_otel.analyzers.html.embedding import MOST, bounded, brief, plain_json, shortened
-from grademl_otel.analyzers.html.front import moment, ranks_in_words
+from grademl_otel.analyzers.html.contents import parts
+from grademl_otel.analyzers.html.embedding import (
+    MOST,
+    bounded,
+    brief,
+    document_json,
+    plain_json,
+    shortened,
+)
+from grademl_otel.analyzers.html.front import ENDED, front, moment, ranks_in_words
+from grademl_otel.analyzers.html.parts import Charts
 from grademl_otel.analyzers.html.provenance import command
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.queries import Query
-from grademl_otel.analyzers.reporting.document import to_dict
+from grademl_otel.analyzers.reporting.document import EndedInfo, MemoryInfo, ReportDocument, to_dict
 from grademl_otel.analyzers.selection import StepRange
+from grademl_otel.analyzers.subject import Subject, read_subject
 from tests.support.html_page import Page, read_page
 from tests.support.jaeger_cases import jaeger_document, many_traces
 from tests.support.simulator.job import Job, Pauses, Slow
@@ -115,6 +125,10 @@ def page_of(source: Path | str, **options: Any) -> Page:
     return read_page(report_page(Query.of(str(source), **options)).found.html)
 
 
+def subject_and_report(source: Path) -> tuple[Subject, ReportDocument]:
+    return read_subject(Query.of(str(source))), analyzers.report(str(source))
+
+
 # --- What it says, and in which order ----------------------------------------------------------------------
 
 
@@ -183,6 +197,21 @@ def test_clocks_that_were_shifted_are_told(tmp_path: Path) -> None:
     assert [row["applied"] for row in page.cells("clocks")] == ["false"] + ["true"] * 11
 
 
+def test_ranks_that_ended_badly_go_before_those_that_may_go_on(sources: dict[str, Path]) -> None:
+    about, document = subject_and_report(sources["no steps"])
+    silent = EndedInfo(
+        rank=0, how="unknown", last_step=5, last_mark_ns=0, open_phase=None, open_since_ns=None, error=None
+    )
+    ranks = [
+        *(replace(silent, rank=rank) for rank in range(ENDED + 1)),
+        replace(silent, rank=9, how="killed"),
+    ]
+    found = front(about, replace(document, ended=ranks)).ended
+    assert found[0].badly
+    assert found[0].text.startswith("rank 9 killed")
+    assert [one.text[:6] for one in found[1:4]] == ["rank 0", "rank 1", "rank 2"]
+
+
 def test_a_run_that_ended_in_order_has_no_such_block(pages: dict[str, Page]) -> None:
     assert "did not end in order" not in pages["four ranks"].text
 
@@ -231,6 +260,16 @@ def test_ranks_are_a_table_with_the_latest_first(pages: dict[str, Page]) -> None
     late = [int(row["late_ns"]) for row in rows]
     assert late == sorted(late, reverse=True)
     assert pages["slow loader"].root.by_id("ranks") is None
+
+
+def test_memory_of_one_device_is_on_the_page(sources: dict[str, Path]) -> None:
+    _, document = subject_and_report(sources["slow loader"])
+    assert document.run is not None
+    used = MemoryInfo(rank=0, device=0, allocated=5, reserved=6, peak=7)
+    document = replace(document, run=replace(document.run, memory=[used]), breakdown=document.breakdown[:1])
+    shown = [table.id for part in parts(document, Charts()) for table in part.tables]
+    assert "device-memory" in shown
+    assert "threads-and-devices" not in shown
 
 
 def test_traces_of_others_have_their_path_and_no_verdict(pages: dict[str, Page]) -> None:
@@ -579,6 +618,17 @@ def test_what_a_pasted_address_asks_for_is_in_the_command(
     document = analyzers.report(str(sources["one trace"]))
     found = command(Query.of(address), document, "report")
     assert found == f"grademl report {document.source.uri} {options}".rstrip()
+
+
+def test_secrets_are_not_in_the_data_and_no_part_of_them_where_text_is_cut(
+    sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, document = subject_and_report(sources["one trace"])
+    monkeypatch.setattr(secrecy, "_kept", {"Zq7-token-value"})
+    text = "x" * (MOST - 5) + "Zq7-token-value"
+    assert "Zq7" not in bounded(text)
+    document = replace(document, source=replace(document.source, uri="of Zq7-token-value"))
+    assert '"uri":"of ***"' in document_json(document)
 
 
 def test_a_command_has_no_secrets_in_it(sources: dict[str, Path]) -> None:

@@ -58,8 +58,8 @@ _CLASSES: Final = {
     LOADER_START: "p-loader-start",
 }
 _OTHERS: Final = 12
-_NUMBERED: Final = re.compile(r"#\d+$")
-"""Steps of a profile, which are one operation."""
+_NUMBERED: Final = re.compile(r"#\d+$|(?<=^ProfilerStep)\*$")
+"""Steps of a profile, which are one operation, and how all of them are called together."""
 
 WAITS: Final = frozenset((WAIT, HANDOFF, UNEXPLAINED))
 """Kinds of sections that are drawn with stripes."""
