@@ -56,7 +56,11 @@ def subject(document: CriticalPathDocument | RanksDocument) -> list[str]:
     """Return what was analyzed, a fact each."""
     source, wall = document.source, duration(document.window.wall_ns)
     if source.run is None:
-        return [f"traces of {source.uri}", count(source.traces, "trace"), wall]
+        return [
+            f"traces of {source.uri}",
+            count(source.traces, "trace"),
+            wall if source.traces == 1 else f"{wall} together",
+        ]
     attempt = [f"attempt {source.attempt}"] if source.attempt else []
     if not isinstance(document, ReportDocument) or document.run is None:
         return [f"run {source.run}", *attempt, wall]

@@ -195,7 +195,7 @@ def test_a_profile_of_a_gpu_becomes_one_trace_of_lanes() -> None:
     assert found["sm90_xmma_gemm_f32f32"] == "ProfilerStep#3"
     assert found[nccl] == "profile"
     assert ledger.warnings == [
-        "of a profile only what takes time is read; passed over: 1 samples of memory, 1 values of counters"
+        "of a profile only what takes time is read; passed over: 1 sample of memory, 1 value of a counter"
     ]
 
 
@@ -368,7 +368,7 @@ def test_begins_and_ends_make_spans() -> None:
     assert ledger.impossible_times == 1
     assert spans.attributes(named(spans)["b"])["n"] == 2
     assert parents(spans)["now"] == "a"
-    assert "1 ends without a beginning" in ledger.warnings[0]
+    assert "1 end without a beginning" in ledger.warnings[0]
 
 
 def test_impossible_times_are_kept_and_counted() -> None:

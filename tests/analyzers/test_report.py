@@ -190,7 +190,7 @@ def test_many_foreign_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (
         render(analyzers.critical_path("many.json"))
         == """\
-traces of many.json · 60 traces · 870 us
+traces of many.json · 60 traces · 870 us together
 data  unverifiable (120 spans)
 
 Critical path of the traces by service and operation

@@ -29,7 +29,7 @@ _COMPLETE, _BEGIN, _END, _META = "X", "B", "E", "M"
 _INSTANTS: Final = frozenset("iIR")
 _FLOWS: Final = frozenset("stf")
 _OTHERS: Final = frozenset("SFTpbneONDPVvac()")
-_UNKNOWN: Final = "events of no known type"
+_UNKNOWN: Final = "event of no known type"
 _SAMPLES: Final = frozenset({"cpu_instant_event"})
 """Categories of instants that are samples: allocations of memory."""
 _FAULTS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -93,7 +93,7 @@ class ProfileReader:
                 spans.append(event)
             elif ph in _INSTANTS:
                 if event.cat in _SAMPLES:
-                    self._profile.passed_over["samples of memory"] += 1
+                    self._profile.passed_over["sample of memory"] += 1
                 else:
                     event.dur = 0
                     spans.append(event)
@@ -129,11 +129,11 @@ class ProfileReader:
             if begun:
                 spans.append(_ended(begun.pop(), event))
             else:
-                self._profile.passed_over["ends without a beginning"] += 1
+                self._profile.passed_over["end without a beginning"] += 1
         elif event.ph == "C":
-            self._profile.passed_over["values of counters"] += 1
+            self._profile.passed_over["value of a counter"] += 1
         else:
-            self._profile.passed_over[f"events of type {event.ph}" if event.ph in _OTHERS else _UNKNOWN] += 1
+            self._profile.passed_over[f"event of type {event.ph}" if event.ph in _OTHERS else _UNKNOWN] += 1
 
     def _marks(self, events: list[_Event]) -> Marks:
         start = vectors.microseconds([event.ts for event in events])

@@ -22,6 +22,7 @@ from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.kineto_links import Bound, Flow, links_of
 from grademl_otel.analyzers.sources.formats.kineto_values import KINETO, Place, decoded, resource, shared
 from grademl_otel.analyzers.sources.formats.nesting import nested
+from grademl_otel.analyzers.units import count
 
 ROOT: Final = "profile"
 """Name of the span over all of a trace."""
@@ -88,7 +89,8 @@ class Profile:
 def add_spans(profile: Profile, members: Mapping[str, bytes], builder: SpanTarget, ledger: Ledger) -> None:
     """Add the spans of a trace to ``builder``, and to ``ledger`` what is no span."""
     if profile.passed_over:
-        what = ", ".join(f"{count:,} {words}" for words, count in sorted(profile.passed_over.items()))
+        parts = [(*words.partition(" "), number) for words, number in sorted(profile.passed_over.items())]
+        what = ", ".join(f"{count(number, noun)} {rest}" for noun, _, rest, number in parts)
         ledger.warnings.append(f"of a profile only what takes time is read; passed over: {what}")
     if profile.marks:
         _Spans(profile, members, builder).add(ledger)
