@@ -40,7 +40,7 @@ COLUMNS: Final = (
     ("", "left"), ("A", "right"), ("B", "right"), ("difference", "right"), ("of A", "right"),
     ("interval", "right"), ("", "fixed"),
 )  # fmt: skip
-_SPARE: Final = ("difference", "of A")
+_SPARE: Final = ("difference", "of A", "interval")
 """Columns that a narrow terminal does without."""
 _TITLE: Final = "B beside A (the intervals hold all at once, with 95 %)"
 _RANKS: Final = 16

@@ -29,6 +29,7 @@ from grademl_otel.analyzers.comparison.judging import Pair
 from grademl_otel.analyzers.comparison.measures import FRACTION, Quantity
 from grademl_otel.analyzers.comparison.of_run import RunMeasures
 from grademl_otel.analyzers.comparison.resampling import MEAN, Sample
+from grademl_otel.analyzers.comparison.words import quantity
 from grademl_otel.analyzers.errors import GrademlError
 from grademl_otel.analyzers.model.columns import Ledger, Telemetry
 from grademl_otel.analyzers.model.coverage import Coverage
@@ -428,6 +429,18 @@ def test_every_failure_is_one_line_and_a_code(
     assert captured.out == ""
     assert says in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 110])
+def test_no_number_is_broken_on_a_narrow_terminal(stores: Path, width: int) -> None:
+    document = diff(stores, "base", "backward")
+    lines = analyzers.render(document, width=width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    shown = [one for one in document.differences if one.verdict != "not compared"]
+    assert shown
+    for one in shown:
+        numbers = quantity(one.a, one.unit), quantity(one.b, one.unit)
+        assert any(all(number in line for number in numbers) for line in lines), one.measure
 
 
 # --- Which two ---------------------------------------------------------------------------------------------
