@@ -133,10 +133,8 @@ class TraceMeasures:
             return unknown(FRACTION, reason)
         if not which:
             return absent(FRACTION, "there is no such span")
-        length, span_ix, unit = self._sections
-        ixs, _ = self._members
-        mine = np.isin(span_ix, np.concatenate([ixs[self._of_operation[of]] for of in which]))
-        return Quantity(FRACTION, Sample(np.where(mine, length, 0.0), unit, len(self._order), length), MEAN)
+        length, _, unit = self._sections
+        return Quantity(FRACTION, Sample(self._in_sections(which), unit, len(self._order), length), MEAN)
 
     def own(self, which: list[Operation]) -> Quantity:
         """Return the time of these operations on the critical path of a trace, without that of what they
@@ -146,12 +144,16 @@ class TraceMeasures:
             return unknown(NS, reason)
         if not which:
             return absent(NS, "there is no such span")
-        length, span_ix, unit = self._sections
+        unit, count = self._sections[2], len(self._order)
+        values = np.bincount(unit, weights=self._in_sections(which), minlength=count).astype(np.float64)
+        return Quantity(NS, Sample(values, np.arange(count), count), MEAN)
+
+    def _in_sections(self, which: list[Operation]) -> FloatArray:
+        """Return the length of each section that is of these operations; 0 of the others."""
+        length, span_ix, _ = self._sections
         ixs, _ = self._members
         mine = np.isin(span_ix, np.concatenate([ixs[self._of_operation[of]] for of in which]))
-        count = len(self._order)
-        values = np.bincount(unit[mine], weights=length[mine], minlength=count).astype(np.float64)
-        return Quantity(NS, Sample(values, np.arange(count), count), MEAN)
+        return np.where(mine, length, 0.0)
 
     @cached_property
     def _sections(self) -> tuple[FloatArray, IntArray, IntArray]:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -153,7 +154,6 @@ def test_columns_stand_in_the_order_of_the_schema_and_unknown_ones_are_refused(
 
 
 def test_no_column_is_a_word_that_sql_keeps_for_itself() -> None:
-    duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as own:  # what all share may be in the middle of an answer of another test's
         found = own.sql("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
         kept = {word for (word,) in found.fetchall()}
