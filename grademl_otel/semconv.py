@@ -148,6 +148,7 @@ RUN_NAME: Final = "grademl.run.name"  # str on run and trial: the user's own nam
 RUN_PARENT: Final = "grademl.run.parent"  # str on run: run id of the process that started this one
 SCRIPT: Final = "grademl.script"  # str on run and windows: base name of the program
 DEVICE: Final = "grademl.device"  # str on run and windows
+GPU_ID: Final = "grademl.gpu.id"  # str[] on run and windows: hw.id of the GPUs that the rank uses
 EXPORTERS: Final = "grademl.exporters"  # str[] on run: where the telemetry went
 DEVICE_MEMORY_INDEX: Final = "grademl.device.memory.index"  # int[] on windows: devices of the following
 DEVICE_MEMORY_ALLOCATED: Final = "grademl.device.memory.allocated"  # int[] on windows, bytes
@@ -189,6 +190,15 @@ WINDOW_LANES: Final = "grademl.window.lanes"  # str[]: lanes of the rows, where 
 
 TABLE_VERSION: Final = "grademl.table.version"
 TABLE_PREFIX: Final = "grademl.table."
+
+RESOURCES_PREFIX: Final = "grademl.resources."
+"""Resource tables: what devices and the host did, on window and run spans, see docs/telemetry.md."""
+RESOURCES_VERSION: Final = "grademl.resources.version"  # int
+RESOURCES_START: Final = "grademl.resources.start_us"  # int, of the first bin, from the start of the span
+RESOURCES_BIN: Final = "grademl.resources.bin_ms"  # int, length of a bin
+RESOURCES_BINS: Final = "grademl.resources.bins"  # int, how many
+RESOURCES_ABSENT: Final = -1
+"""In a column: nothing is known of that device in that bin."""
 
 FLAG_OUTLIER: Final = 1
 FLAG_INCOMPLETE: Final = 2
