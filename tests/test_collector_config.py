@@ -81,7 +81,7 @@ def test_file_pipeline_appends_after_a_restart(collector: StartCollector) -> Non
 
 
 def test_agent_delivers_to_jaeger(collector: StartCollector, jaeger: servers.Jaeger) -> None:
-    agent = collector("agent.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")})
+    agent = collector("agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")})
     trace = _unique_trace()
     _send(agent.otlp_http, _request(trace))
     servers.wait_until(lambda: _in_jaeger(jaeger, trace), "arriving in Jaeger")
@@ -92,13 +92,13 @@ def test_agent_keeps_what_an_absent_jaeger_could_not_take(
 ) -> None:
     """The queue is on disk: it outlives the agent, and the next one delivers it."""
     nobody = f"127.0.0.1:{servers.free_ports(1)[0]}"
-    agent = collector("agent.yaml", {"GRADEML_JAEGER_ENDPOINT": nobody})
+    agent = collector("agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": nobody})
     trace = _unique_trace()
     _send(agent.otlp_http, _request(trace))
     agent.stop()
     assert not _in_jaeger(jaeger, trace)
     collector(
-        "agent.yaml",
+        "agent-jaeger.yaml",
         {
             "GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://"),
             "GRADEML_COLLECTOR_DATA": str(agent.data),

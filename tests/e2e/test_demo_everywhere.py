@@ -105,7 +105,7 @@ def recorded(
         finished = otlp(jaeger.otlp_http, "http/protobuf")
     else:
         agent = module_collector(
-            "agent.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")}
+            "agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")}
         )
         finished = otlp(agent.otlp_grpc)
     spans = _whole_run(lambda: read_jaeger(jaeger.query_url, _all_traces(run_id)), way)
