@@ -16,15 +16,18 @@ class Series:
     ``device`` is the name of the resource in resource tables: a GPU's ``GPU-...``, a port's ``mlx5_0/1``, an
     interface, a disk, ``cpu``, ``memory``. ``capacity`` is the most that the value can be, in the metric's
     unit, of a counter in that unit per second; None where nobody knows. It may be set anew at any reading.
+    ``start_ns`` is for the sampler to set: when it was first read, in ns of perf_counter; the time at which a
+    counter was 0.
     """
 
-    __slots__ = ("attributes", "capacity", "device", "metric")
+    __slots__ = ("attributes", "capacity", "device", "metric", "start_ns")
 
     def __init__(self, metric: Metric, attributes: Attributes, device: str, capacity: float | None = None):
         self.metric = metric
         self.attributes = attributes
         self.device = device
         self.capacity = capacity
+        self.start_ns = 0
 
 
 Reading = tuple[Series, "int | float"]
@@ -63,8 +66,8 @@ class Provider(Protocol):
     def sources(self) -> Sequence[Source]:
         """Return all that there is now: the same object as before for what was there before.
 
-        Called again now and then, from a thread of its own, so that what is plugged in or comes back is found.
-        Returns nothing where there is no such thing. May block, and may raise, as `Source.read`.
+        Called again now and then, from a thread of its own, so that what is plugged in or comes back is
+        found. Returns nothing where there is no such thing. May block, and may raise, as `Source.read`.
         """
 
     def close(self) -> None:
