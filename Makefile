@@ -29,13 +29,13 @@ demo: $(VENV)/.torch ## train a small CNN with a slow loader, traced, and say wh
 	@[ -n "$$OTEL_EXPORTER_OTLP_ENDPOINT" ] || echo '(No Jaeger yet? docker run --rm -d -p 16686:16686 -p 4318:4318 jaegertracing/jaeger;' \
 	  'then the line above, then http://localhost:16686)'
 
-test: $(VENV)/.dev $(VENV)/.frameworks parts ## run the whole test suite, against a real Jaeger and Collector
+test: $(VENV)/.dev $(VENV)/.frameworks parts ## run the whole test suite, against a real Jaeger, Collector and Prometheus
 	$(RUN) -m tests $(ARGS)
 
 parts: ## have the real servers of the tests at hand; the first time they are built with Go
 	@# Here, and not in a fixture, because a build takes longer than a test may. Without them tests skip, or
 	@# fail where CI=true; either says why.
-	@for part in jaeger collector; do $(PYTHON) tools/real_parts.py $$part >/dev/null || true; done
+	@for part in jaeger collector prometheus; do $(PYTHON) tools/real_parts.py $$part >/dev/null || true; done
 
 lint: $(VENV)/.dev ## lint, check the format, check the types
 	$(RUN) -m ruff check .

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real servers that the tests run against: prints the path of a Jaeger or Collector, built if need be.
+"""The real servers that the tests run against: prints the path of one of them, built if need be.
 
     python tools/real_parts.py jaeger
     python tools/real_parts.py collector
+    python tools/real_parts.py prometheus
 
-A `jaeger` or `otelcol` on PATH is used when it is fit for the tests; else the binary is built with Go, once.
+A `jaeger`, `otelcol` or `prometheus` on PATH is used when it is fit for the tests; else the binary is built with
+Go, once.
 It is kept outside the work tree in `$GRADEML_TEST_CACHE`, else `$XDG_CACHE_HOME/grademl-otel`, else
 `~/.cache/grademl-otel`, in a file named by the digest of its recipe. A build takes minutes; builds of the
 same part wait for each other. When the part cannot be had, one line on stderr says why; exit code 1.
@@ -33,6 +35,9 @@ JAEGER_VERSION = "v1.76.0"  # the release line whose Jaeger v2 binary serves the
 BUILDER = "go.opentelemetry.io/collector/cmd/builder"
 BUILDER_CONFIG = Path(__file__).with_name("otelcol-builder.yaml")
 OLDEST_COLLECTOR = (0, 153)  # first with the component names `otlp_grpc` and `otlp_http`
+PROMETHEUS = "github.com/prometheus/prometheus/cmd/prometheus"
+PROMETHEUS_VERSION = "v0.316.0"  # modules of release 3.N are called v0.3NN
+OLDEST_PROMETHEUS = (3, 2)  # first with the settings of collector-config/prometheus
 OLDEST_GO = (1, 25)
 BUILD_TIMEOUT_S = 40 * 60
 GO_BUILD = ("go", "build", "-trimpath", "-ldflags", "-s -w")
@@ -78,10 +83,14 @@ def _jaeger_is_fit(binary: Path) -> bool:
 
 
 def _build_jaeger(folder: Path, binary: Path) -> None:
-    # `go install` refuses Jaeger's module (replace directives in it); as a tool of an empty module it builds.
-    _run(["go", "mod", "init", "grademl-otel/jaeger"], folder)
-    _run(["go", "get", "-tool", f"{JAEGER}@{JAEGER_VERSION}"], folder)
-    _run([*GO_BUILD, "-o", str(binary), JAEGER], folder)
+    _build_tool(JAEGER, JAEGER_VERSION, folder, binary)
+
+
+def _build_tool(package: str, version: str, folder: Path, binary: Path) -> None:
+    # `go install` refuses modules with replace directives in them; as a tool of an empty module each builds.
+    _run(["go", "mod", "init", "grademl-otel/part"], folder)
+    _run(["go", "get", "-tool", f"{package}@{version}"], folder)
+    _run([*GO_BUILD, "-o", str(binary), package], folder)
 
 
 # --- Collector --------------------------------------------------------------------------------------------
@@ -125,9 +134,38 @@ def _build_collector(folder: Path, binary: Path) -> None:
     _run([*GO_BUILD, "-mod=mod", "-o", str(binary), "."], sources)
 
 
+# --- Prometheus -------------------------------------------------------------------------------------------
+
+
+def _prometheus_is_fit(binary: Path) -> bool:
+    """Recent enough. A binary from `go build` states no version: then Go's build record is asked."""
+    try:
+        stated = re.search(r"version (\d+)\.(\d+)\.\d+", _output([str(binary), "--version"]))
+        if stated is not None:
+            return (int(stated[1]), int(stated[2])) >= OLDEST_PROMETHEUS
+        built = re.search(
+            r"prometheus/prometheus\s+v0\.(\d)(\d\d)\.\d+", _output(["go", "version", "-m", str(binary)])
+        )
+    except Unavailable:
+        return False
+    return built is not None and (int(built[1]), int(built[2])) >= OLDEST_PROMETHEUS
+
+
+def _build_prometheus(folder: Path, binary: Path) -> None:
+    # Without its web pages, which are no part of the module; the APIs are all there.
+    _build_tool(PROMETHEUS, PROMETHEUS_VERSION, folder, binary)
+
+
 PARTS: Mapping[str, Part] = {
     "jaeger": Part("jaeger", "jaeger", f"{JAEGER}@{JAEGER_VERSION}", _jaeger_is_fit, _build_jaeger),
     "collector": Part("otelcol", "otelcol", _builder_config(), _collector_is_fit, _build_collector),
+    "prometheus": Part(
+        "prometheus",
+        "prometheus",
+        f"{PROMETHEUS}@{PROMETHEUS_VERSION}",
+        _prometheus_is_fit,
+        _build_prometheus,
+    ),
 }
 
 

@@ -68,6 +68,38 @@ def test_a_collector_on_path_needs_all_components(path: Path, tmp_path: Path, re
     assert obtain("collector", path, tmp_path).returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "fit"),
+    [
+        ("echo 'prometheus, version 3.5.0 (branch: HEAD, revision: x)'", True),
+        ("echo 'prometheus, version 3.1.0 (branch: HEAD, revision: x)'", False),
+        ("echo 'prometheus, version 2.53.4 (branch: HEAD, revision: x)'", False),
+        ("exit 1", False),
+    ],
+)
+def test_a_prometheus_on_path_must_take_otlp_as_we_send_it(
+    said: str, fit: bool, path: Path, tmp_path: Path
+) -> None:
+    program(path, "prometheus", said)
+    assert (obtain("prometheus", path, tmp_path).returncode == 0) is fit
+
+
+@pytest.mark.parametrize(("built", "fit"), [("v0.316.0", True), ("v0.300.1", False)])
+def test_of_a_prometheus_without_a_version_go_is_asked(
+    built: str, fit: bool, path: Path, tmp_path: Path
+) -> None:
+    program(path, "prometheus", "echo 'prometheus, version  (branch: , revision: x)'")
+    program(
+        path,
+        "go",
+        f"""
+        [ "$1" = version ] && echo '\tdep\tgithub.com/prometheus/prometheus\t{built}\th1:x' && exit 0
+        [ "$1" = env ] && echo go1.20.0
+        """,
+    )
+    assert (obtain("prometheus", path, tmp_path).returncode == 0) is fit
+
+
 def test_a_binary_in_the_cache_is_used_without_go(path: Path, tmp_path: Path, real_parts: ModuleType) -> None:
     cached = real_parts.PARTS["jaeger"].cached(tmp_path / "cache")
     cached.parent.mkdir()
