@@ -60,6 +60,19 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "0: no device times and no device memory are recorded where CUDA is in use; see devices.md",
     ),
     Variable(
+        "GRADEML_GPU_INTERVAL",
+        "1",
+        "s between two samples of each GPU, 0.1 to 3600; 0: GPUs are not sampled; see hardware.md",
+    ),
+    Variable(
+        "GRADEML_HOST_INTERVAL",
+        "1",
+        "s between two samples of the host, its network and the job's processes, 0.1 to 3600; 0: these are not"
+        " sampled; see hardware.md",
+    ),
+    Variable("GRADEML_PROC", "$HOST_PROC, else /proc", "where the host's `/proc` is, for a container"),
+    Variable("GRADEML_SYS", "$HOST_SYS, else /sys", "where the host's `/sys` is, for a container"),
+    Variable(
         "GRADEML_IN_PROCESS",
         "0",
         "1: convert and export in the training process; no relay process is started",
@@ -93,7 +106,9 @@ READ_ELSEWHERE: Final = (
 _FAMILIES_ELSEWHERE: Final = ("GRADEML_COLLECTOR_", "GRADEML_JAEGER_", "GRADEML_TEST_", "GRADEML_WRITE_")
 _PREFIX: Final = "GRADEML_"
 _FEW: Final = 3
-_PATHS: Final = ("GRADEML_SPOOL_DIR", "GRADEML_RELAY_LOG")
+_PATHS: Final = (
+    "GRADEML_SPOOL_DIR", "GRADEML_RELAY_LOG", "GRADEML_PROC", "GRADEML_SYS", "HOST_PROC", "HOST_SYS",
+)  # fmt: skip
 """Those that the relay reads, which works in another folder."""
 
 DEFAULT_RING_BYTES: Final = 2 * 1024 * 1024
@@ -106,6 +121,9 @@ _ring_bytes: Final = values.integer(MIN_RING_BYTES, MAX_RING_BYTES, "bytes")
 _spool_bytes: Final = values.integer(1 << 20, 1 << 40, "bytes")
 _otlp_timeout: Final = values.number(0.001, 1e6, "s")
 _exit_wait: Final = values.number(0, MAX_EXIT_WAIT_S, "s")
+DEFAULT_INTERVAL_S: Final = 1.0
+LEAST_INTERVAL_S: Final = 0.1
+MOST_INTERVAL_S: Final = 3600.0
 DEFAULT_BUDGET: Final = 1.0
 _budget: Final = values.number(0.01, 100, "per cent")
 
@@ -129,6 +147,13 @@ class Settings:
     """Per cent of a training step that recording may cost."""
     device_times: bool
     """What an asynchronous device does is recorded, too."""
+    gpu_interval_s: float
+    """Between two samples of a GPU; 0: none are taken."""
+    host_interval_s: float
+    """The same of the host, its network and the job's processes."""
+    proc_dir: Path
+    sys_dir: Path
+    """Where the kernel tells of the host."""
     run_id: str | None
     relay_log: Path | None
     in_process: bool
@@ -150,6 +175,10 @@ class Settings:
             exit_wait_s=read("GRADEML_EXIT_WAIT", _exit_wait, DEFAULT_EXIT_WAIT_S),
             budget=read("GRADEML_BUDGET", _budget, DEFAULT_BUDGET),
             device_times=read("GRADEML_DEVICE_TIME", values.flag, True),
+            gpu_interval_s=read("GRADEML_GPU_INTERVAL", _interval, DEFAULT_INTERVAL_S),
+            host_interval_s=read("GRADEML_HOST_INTERVAL", _interval, DEFAULT_INTERVAL_S),
+            proc_dir=read("GRADEML_PROC", values.tree, Path(read.environ.get("HOST_PROC") or "/proc")),
+            sys_dir=read("GRADEML_SYS", values.tree, Path(read.environ.get("HOST_SYS") or "/sys")),
             run_id=read("GRADEML_RUN_ID", _run_id, None),
             relay_log=read("GRADEML_RELAY_LOG", values.file, None),
             in_process=read("GRADEML_IN_PROCESS", values.flag, False),
@@ -257,6 +286,13 @@ def _compression(text: str) -> str:
     if text.lower() not in {"gzip", "deflate", "none"}:
         raise ValueError("expected gzip or none")
     return text
+
+
+def _interval(text: str) -> float:
+    seconds = values.number(0, MOST_INTERVAL_S, "s")(text)
+    if 0 < seconds < LEAST_INTERVAL_S:
+        raise ValueError(f"expected 0, or {LEAST_INTERVAL_S:g} to {MOST_INTERVAL_S:g} s")
+    return seconds
 
 
 def _run_id(text: str) -> str:

@@ -68,6 +68,15 @@ def folder(text: str) -> Path:
     return path
 
 
+def tree(text: str) -> Path:
+    """A folder that is there, to be read; its absolute path."""
+    path = _absolute(text)
+    mode = _mode(path)
+    if mode is None or not stat.S_ISDIR(mode):
+        raise ValueError("expected a folder that exists")
+    return path
+
+
 def file(text: str) -> Path:
     """A file that may be written to, or that can be made in the folder it is to lie in; its absolute path."""
     path = _absolute(text)

@@ -23,8 +23,14 @@ _FIRST_RANK_SPANS: Final = 1000
 """Of the run's trace for the first rank of a shard: ranks do much the same, one is to be seen in full."""
 _STRIDES: Final = 16
 
-_CELLS_OF_SHARD: Final = 400_000
-"""Numbers in the step tables of one trace: with 10 bytes for each, 4 MB, and 1 MB is left for other spans."""
+_CELLS_OF_SHARD: Final = 300_000
+"""Numbers in the step tables of one trace: with 10 bytes for each, 3 MB."""
+_TABLES_OF_SHARD: Final = 1_200_000
+"""Bytes of the resource tables of one trace of a window; 0.8 MB are left for other spans."""
+_TABLES_OF_RUN: Final = 2_000_000
+"""The same of one trace of the run, whose other spans take up to 2 MB."""
+_MAX_TABLE: Final = 500_000
+"""Bytes of one resource table: spans of more are no good to anybody."""
 
 
 def spans_of_step(rank: int, world_size: int) -> int:
@@ -54,8 +60,7 @@ def shard_of_asked_step(rank: int, world_size: int) -> int:
 def spans_of_run(rank: int, world_size: int) -> int:
     """Return how many spans ``rank`` may add to the run's trace, beside its run span."""
     first = rank - rank % semconv.RANKS_PER_RUN_SHARD
-    world_size = world_size or _MANY
-    members = max(1, min(world_size - first, semconv.RANKS_PER_RUN_SHARD))
+    members = _members(rank, world_size)
     room = semconv.MAX_SPANS_PER_TRACE - members
     if members == 1:
         return room
@@ -93,6 +98,22 @@ def worker_spans_per_part(world_size: int) -> int:
 def cells_per_part(world_size: int) -> int:
     """Return how many numbers the step table of one part may have."""
     return _CELLS_OF_SHARD // _parts_of_shard(world_size)
+
+
+def table_bytes_per_part(world_size: int) -> int:
+    """Return how many bytes the resource table of one part may have."""
+    return min(_MAX_TABLE, _TABLES_OF_SHARD // _parts_of_shard(world_size))
+
+
+def table_bytes_of_run(rank: int, world_size: int) -> int:
+    """Return how many bytes the resource table of the run span of ``rank`` may have."""
+    return min(_MAX_TABLE, _TABLES_OF_RUN // _members(rank, world_size))
+
+
+def _members(rank: int, world_size: int) -> int:
+    """Return how many ranks share the run's trace with ``rank``, which is one of them."""
+    first = rank - rank % semconv.RANKS_PER_RUN_SHARD
+    return max(1, min((world_size or _MANY) - first, semconv.RANKS_PER_RUN_SHARD))
 
 
 def _parts_of_shard(world_size: int) -> int:

@@ -21,6 +21,8 @@ from grademl_otel.convert.bounds import (
     cells_per_part,
     spans_of_run,
     spans_of_step,
+    table_bytes_of_run,
+    table_bytes_per_part,
     worker_spans_per_part,
 )
 from grademl_otel.convert.converter import Converter
@@ -60,7 +62,8 @@ def test_parts_of_windows_fit_one_trace(world: int) -> None:
         for part in range(40):
             parts[semconv.window_shard(rank, part, world)] += 1
     assert max(parts.values()) * (1 + worker_spans_per_part(world)) <= semconv.MAX_SPANS_PER_TRACE
-    assert max(parts.values()) * cells_per_part(world) <= 400_000
+    assert max(parts.values()) * cells_per_part(world) <= 300_000
+    assert max(parts.values()) * table_bytes_per_part(world) <= TABLES
 
 
 @given(st.integers(0, 2000), st.integers(0, 5000))
@@ -107,6 +110,8 @@ class Sent:
 RESOURCE = Resource({})
 REQUESTS = 100_000
 """Bytes of resources and scopes around the spans of a trace: 50 requests of 2 KB."""
+TABLES = 1_200_000
+"""Bytes of resource tables in one trace of a window."""
 
 
 def simulated(
@@ -169,7 +174,8 @@ def test_windows_of_full_tables(world: int, rank: int) -> None:
     assert len(sent.parts) > 2
     parts = semconv.ranks_per_shard(world) * semconv.parts_per_shard(world)
     assert max(spans for spans, _ in sent.parts.values()) * parts <= semconv.MAX_SPANS_PER_TRACE
-    assert max(size for _, size in sent.parts.values()) * parts + REQUESTS <= semconv.MAX_BYTES_PER_TRACE
+    largest = max(size for _, size in sent.parts.values()) * parts
+    assert largest + TABLES + REQUESTS <= semconv.MAX_BYTES_PER_TRACE
 
 
 @pytest.mark.parametrize("world", [1, 3, 8, 64, 1000, 16_384])
@@ -215,8 +221,9 @@ def test_run_traces_of_a_thousand_epochs_with_checkpoints(world: int) -> None:
         assert sent.last["epoch"].attributes["grademl.epoch"] > 900 or room < 100  # type: ignore[operator]
         spans += sent.spans[trace] * members
         size += sent.bytes[trace] * members
+    tables = sum(table_bytes_of_run(rank, world) for rank in ranks)
     assert spans <= semconv.MAX_SPANS_PER_TRACE
-    assert size + REQUESTS <= semconv.MAX_BYTES_PER_TRACE
+    assert size + tables + REQUESTS <= semconv.MAX_BYTES_PER_TRACE
 
 
 # --- Days --------------------------------------------------------------------------------------------------
@@ -241,7 +248,7 @@ def test_a_run_of_days(length: int, days: int, begin: int, rows: int, evaluation
     sent = simulated(MarkScript(), steps, length * 9 // 10, [*COMMON, "checkpoint.save"], evaluations)
 
     assert max(sent.spans.values()) <= semconv.MAX_SPANS_PER_TRACE
-    assert max(sent.bytes.values()) + REQUESTS <= semconv.MAX_BYTES_PER_TRACE
+    assert max(sent.bytes.values()) + TABLES + REQUESTS <= semconv.MAX_BYTES_PER_TRACE
     by_minute = Counter(end // (60 * S) for end in sent.times)
     assert max(by_minute.values()) <= 60 * 200, "spans in the busiest minute"
     assert sent.last["run"].attributes["grademl.left_out.phases"] > 0  # type: ignore[operator]
@@ -313,4 +320,4 @@ def test_ranks_of_which_nobody_knows_how_many_there_are() -> None:
     """Children of multiprocessing without a process group: each takes what one of very many may."""
     assert sum(spans_of_step(rank, 0) for rank in range(20_000)) <= semconv.MAX_SPANS_PER_TRACE
     assert sum(1 + spans_of_run(rank, 0) for rank in range(64)) <= semconv.MAX_SPANS_PER_TRACE
-    assert semconv.ranks_per_shard(0) * semconv.parts_per_shard(0) * cells_per_part(0) <= 400_000
+    assert semconv.ranks_per_shard(0) * semconv.parts_per_shard(0) * cells_per_part(0) <= 300_000

@@ -33,6 +33,8 @@ def test_defaults_with_an_empty_environment(tmp_path: Path, monkeypatch: pytest.
     assert settings.spool_dir.parts[-1] == "grademl"
     assert settings.exit_wait_s == 2.0
     assert settings.budget == 1.0
+    assert (settings.gpu_interval_s, settings.host_interval_s) == (1.0, 1.0)
+    assert (settings.proc_dir, settings.sys_dir) == (Path("/proc"), Path("/sys"))
     assert settings.run_id is None
     assert settings.relay_log is None
     assert settings.in_process is False
@@ -50,6 +52,10 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
             "GRADEML_EXIT_WAIT": "0.5",
             "GRADEML_BUDGET": "2.5",
             "GRADEML_DEVICE_TIME": "0",
+            "GRADEML_GPU_INTERVAL": "0",
+            "GRADEML_HOST_INTERVAL": "2.5",
+            "GRADEML_PROC": str(tmp_path),
+            "GRADEML_SYS": str(tmp_path.parent),
             "GRADEML_RUN_ID": "01234567-89ab-cdef-0123-456789ABCDEF",
             "GRADEML_RELAY_LOG": str(tmp_path / "log"),
             "GRADEML_IN_PROCESS": "1",
@@ -65,6 +71,10 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
         exit_wait_s=0.5,
         budget=2.5,
         device_times=False,
+        gpu_interval_s=0.0,
+        host_interval_s=2.5,
+        proc_dir=tmp_path,
+        sys_dir=tmp_path.parent,
         run_id=RUN_ID,
         relay_log=tmp_path / "log",
         in_process=True,
@@ -117,6 +127,11 @@ def test_odd_values_that_do_make_sense(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings.spool_dir == Path.home() / "spool"
     assert (settings.ring_bytes, settings.exit_wait_s, settings.in_process) == (1048576, 0.0, True)
     assert settings.relay_log == tmp_path / "log"
+
+
+def test_trees_of_a_host_have_the_collectors_names_too(tmp_path: Path) -> None:
+    settings = Settings.from_env({"HOST_PROC": "/hostfs/proc", "HOST_SYS": "/hostfs/sys", "GRADEML_SYS": "/"})
+    assert (settings.proc_dir, settings.sys_dir) == (Path("/hostfs/proc"), Path("/"))
 
 
 def test_a_relative_state_folder_is_none() -> None:
