@@ -24,12 +24,16 @@ from .groups import (  # noqa: F401
 from .support import browser as browsers
 from .support import servers
 from .support.needed import cannot_be_had, on_ci
+from .support.pipeline import Pipeline, start_pipeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 StartCollector = Callable[..., servers.Collector]
-"""`start(config, environ, flags)`: a Collector that runs collector-config/`config` until the test ends."""
+"""`start(config, environ, flags, extra)`: a Collector of collector-config/`config` until the test ends.
+
+`config` may be several files of which the others add to the first; `extra` is YAML that is merged last.
+"""
 
 
 def pytest_sessionstart() -> None:
@@ -95,14 +99,39 @@ def module_collector(
         yield start
 
 
+@pytest.fixture(scope="session")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Prometheus]:
+    """One Prometheus for the whole session: tests must find their own series in it, among others."""
+    _binary("prometheus")
+    server = servers.start_prometheus(tmp_path_factory.mktemp("prometheus"))
+    with servers.stopping(server):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pipeline(
+    collector_binary: Path,
+    jaeger: servers.Jaeger,
+    prometheus: servers.Prometheus,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Pipeline]:
+    """Agent, gateway, Jaeger and Prometheus as users run them, for a module; nothing has been sent yet."""
+    with ExitStack() as running:
+        yield start_pipeline(tmp_path_factory.mktemp("pipeline"), jaeger, prometheus, running)
+
+
 @contextmanager
 def _collectors(folders: pytest.TempPathFactory) -> Iterator[StartCollector]:
     with ExitStack() as running:
 
         def start(
-            config: str, environ: Mapping[str, str] | None = None, flags: Sequence[str] = ()
+            config: str | Sequence[str],
+            environ: Mapping[str, str] | None = None,
+            flags: Sequence[str] = (),
+            extra: str = "",
         ) -> servers.Collector:
-            server = servers.start_collector(config, folders.mktemp("collector"), environ, flags)
+            folder = folders.mktemp("collector")
+            server = servers.start_collector(config, folder, environ, flags, extra=extra)
             running.enter_context(servers.stopping(server))
             return server
 

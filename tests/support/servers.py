@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers for the tests: a Jaeger and Collectors, on free loopback ports, in folders of their own.
+"""Real servers for the tests: Jaeger, Collectors, Prometheus, on free loopback ports, each in a folder.
 
 Each server runs as a child process with a log file; one that does not come up, or dies, fails the test with
 the end of its log. Their own telemetry is off, so that nothing but the ports given here is bound.
@@ -7,6 +7,7 @@ the end of its log. Their own telemetry is off, so that nothing but the ports gi
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,13 +15,14 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL_PARTS = ROOT / "tools" / "real_parts.py"
@@ -43,7 +45,7 @@ class PartUnavailable(RuntimeError):
 
 @cache
 def binary(part: str) -> Path:
-    """Path of the `jaeger` or `collector` binary, built if it must be. Raises `PartUnavailable`."""
+    """Path of the `jaeger`, `collector` or `prometheus`, built if it must be. Raises `PartUnavailable`."""
     done = subprocess.run([sys.executable, str(REAL_PARTS), part], capture_output=True, text=True)
     if done.returncode != 0:
         raise PartUnavailable((done.stderr.strip().splitlines() or [f"{part}: unknown reason"])[-1])
@@ -79,6 +81,11 @@ class Server:
         if code is not None:
             raise ServerFailed(f"{self.name} ended with code {code}; its log ends:\n{self.log_tail()}")
 
+    def kill(self) -> None:
+        """End it as the kernel or a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
     def stop(self) -> None:
         """Ask it to end (it then flushes what it holds); kill it when it does not. Idempotent."""
         if self.process.poll() is None:
@@ -107,13 +114,20 @@ class Jaeger(Server):
 
     def stop(self) -> None:
         """At once: its memory is nothing to flush, and asked politely it waits for its clients to go."""
-        self.process.kill()
-        self.process.wait()
+        self.kill()
 
     @property
     def source(self) -> str:
         """The address as `grademl` takes it."""
         return f"jaeger://127.0.0.1:{self.query_port}"
+
+    @property
+    def ports(self) -> list[int]:
+        """All that it listens on, as `start_jaeger` takes them."""
+        return [
+            self.query_port,
+            *(int(each.rpartition(":")[2]) for each in (self.query_grpc, self.otlp_grpc, self.otlp_http)),
+        ]
 
 
 @dataclass
@@ -124,11 +138,39 @@ class Collector(Server):
     otlp_http: str
     data: Path
     """The folder that its files and its queue are in."""
+    again: Callable[[], Collector] = field(repr=False)
+    """Starts the same once more, after this one has ended: same files, settings, ports and data."""
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` of OTLP over gRPC, as `GRADEML_GATEWAY_ENDPOINT` takes it."""
+        return self.otlp_grpc.removeprefix("http://")
 
 
-def start_jaeger(folder: Path) -> Jaeger:
+@dataclass
+class Prometheus(Server):
+    """A Prometheus that takes OTLP, with the settings of collector-config/prometheus."""
+
+    url: str
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the series of an instant query: `{"metric": labels, "value": [time, str]}` each."""
+        asked = urllib.parse.urlencode({"query": expression})
+        found = _get_json(f"{self.url}/api/v1/query?{asked}")["data"]["result"]
+        assert isinstance(found, list)
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all metrics that it has."""
+        found = _get_json(f"{self.url}/api/v1/label/__name__/values")["data"]
+        return [str(name) for name in found]
+
+
+def start_jaeger(folder: Path, ports: Sequence[int] | None = None) -> Jaeger:
+    """Run a Jaeger with an empty memory; ``ports`` are those of one that has ended, else free ones."""
+
     def attempt() -> Jaeger:
-        query, query_grpc, grpc, http = free_ports(4)
+        query, query_grpc, grpc, http = ports or free_ports(4)
         config = folder / "jaeger.yaml"
         filled = JAEGER_CONFIG.format(query=query, query_grpc=query_grpc, otlp_grpc=grpc, otlp_http=http)
         config.write_text(filled, encoding="utf-8")
@@ -150,12 +192,23 @@ def start_jaeger(folder: Path) -> Jaeger:
 
 
 def start_collector(
-    config: str, folder: Path, environ: Mapping[str, str] | None = None, flags: Sequence[str] = ()
+    config: str | Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+    *,
+    extra: str = "",
+    ports: Sequence[int] | None = None,
 ) -> Collector:
-    """Run collector-config/`config` with its listeners on free ports and its data in `folder`."""
+    """Run collector-config/`config` with its data in `folder`; several files add to the first one.
+
+    Its listeners (gRPC, HTTP, health) are on `ports`, by default on free ones. `extra` is YAML that is merged
+    last, so that a test need not wait as long as users want it to.
+    """
+    configs = [config] if isinstance(config, str) else list(config)
 
     def attempt() -> Collector:
-        grpc, http, health = free_ports(3)
+        grpc, http, health = ports or free_ports(3)
         data = folder / "data"
         settings = {
             "GRADEML_COLLECTOR_GRPC": f"127.0.0.1:{grpc}",
@@ -168,17 +221,44 @@ def start_collector(
         quiet.write_text(QUIET, encoding="utf-8")
         log = folder / "collector.log"
         command = [str(binary("collector")), *flags]
-        for path in (COLLECTOR_CONFIGS / config, quiet):
+        paths = [*(COLLECTOR_CONFIGS / each for each in configs), quiet]
+        if extra:
+            paths.append(folder / "extra.yaml")
+            paths[-1].write_text(extra, encoding="utf-8")
+        for path in paths:
             command += ["--config", str(path)]
         server = Collector(
-            name=f"collector {config}",
+            name=f"collector {configs[0]}",
             process=spawn(command, folder, log, settings),
             log=log,
             otlp_grpc=f"http://127.0.0.1:{grpc}",
             otlp_http=f"http://127.0.0.1:{http}",
             data=data,
+            again=lambda: start_collector(
+                configs, folder, environ, flags, extra=extra, ports=(grpc, http, health)
+            ),
         )
         _wait_ready(server, f"http://127.0.0.1:{health}/", [grpc, http])
+        return server
+
+    return with_fresh_ports(attempt)
+
+
+def start_prometheus(folder: Path) -> Prometheus:
+    """Run a Prometheus with collector-config/prometheus/prometheus.yml, which takes OTLP."""
+
+    def attempt() -> Prometheus:
+        (port,) = free_ports(1)
+        log = folder / "prometheus.log"
+        command = [
+            str(binary("prometheus")),
+            f"--config.file={COLLECTOR_CONFIGS / 'prometheus' / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--web.enable-otlp-receiver",
+        ]
+        server = Prometheus("prometheus", spawn(command, folder, log), log, f"http://127.0.0.1:{port}")
+        _wait_ready(server, f"{server.url}/-/ready", [port])
         return server
 
     return with_fresh_ports(attempt)
@@ -237,6 +317,11 @@ def _wait(server: Server, ready: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def _get_json(url: str) -> Any:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
+        return json.load(answer)
+
+
 def _answers(url: str) -> bool:
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
@@ -263,6 +348,21 @@ def with_fresh_ports(attempt: Callable[[], S]) -> S:
                 raise
     raise AssertionError("unreachable")
 
+
+def hasty(*exporters: str) -> str:
+    """Return YAML after which these exporters of collector-config/ send at once, and try again at once."""
+    return "exporters:\n" + "".join(HASTE.format(exporter=exporter) for exporter in exporters)
+
+
+HASTE = """\
+  {exporter}:
+    retry_on_failure:
+      initial_interval: 200ms
+      max_interval: 500ms
+    sending_queue:
+      batch:
+        flush_timeout: 100ms
+"""
 
 QUIET = """\
 service:
