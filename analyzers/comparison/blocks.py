@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import FloatArray
+from grademl_otel.analyzers.arrays import FloatArray
 
 _INSIGNIFICANT: Final = 2.0
 """Autocorrelations below so many times sqrt(log10(n) / n) are taken for noise (their constant c)."""

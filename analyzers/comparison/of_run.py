@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 from grademl_otel.analyzers.comparison.measures import (
     COUNT,
     FRACTION,
@@ -29,14 +30,11 @@ from grademl_otel.analyzers.diagnosis.finding import INFO, Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of
 from grademl_otel.analyzers.graph import lane_budget
 from grademl_otel.analyzers.graph.budget import LaneBudgetRow, steady_durations, steady_level
-from grademl_otel.analyzers.graph.event_graph import FloatArray
 from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
-from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, MainLanes
 from grademl_otel.analyzers.graph.runs.run_path import run_path
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.subject import Subject
 
 SCOPES: Final = (*WORK_SCOPES, sc.EVALUATE, sc.EPOCH)

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import FloatArray, IntArray
 from grademl_otel.analyzers.comparison.measures import COUNT, FRACTION, NS, TRUTH, Quantity, absent, unknown
 from grademl_otel.analyzers.comparison.resampling import MEAN, MEDIAN, Sample, Statistic
-from grademl_otel.analyzers.graph.event_graph import FloatArray
-from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray
+from grademl_otel.analyzers.model.columns import STATUS_ERROR
 from grademl_otel.analyzers.model.facts import Completeness
 from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
 from grademl_otel.analyzers.reporting.of_traces import spans_of_traces

@@ -19,10 +19,9 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import FloatArray, IntArray
 from grademl_otel.analyzers.comparison.blocks import block_length
 from grademl_otel.analyzers.comparison.student import two_sided
-from grademl_otel.analyzers.graph.event_graph import FloatArray
-from grademl_otel.analyzers.model.columns import IntArray
 
 REPLICATES: Final = 1_000
 FEWEST_BLOCKS: Final = 8

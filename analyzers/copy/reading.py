@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.copy.layout import COLUMNS, KEY, NUMBERS, SHARED, About
 from grademl_otel.analyzers.copy.records import SCHEMA
 from grademl_otel.analyzers.copy.stream import rows_of
 from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.model.raw import Form, IntArray, RawColumn
+from grademl_otel.analyzers.model.raw import Form, RawColumn
 from grademl_otel.analyzers.sources.batch import CodedNames, LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats.forms import form_named

@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.columns import Ledger
-from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+from grademl_otel.analyzers.model.raw import RawColumn
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 

@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph import activities, steady_level, steady_rows, step_breakdown
 from grademl_otel.analyzers.graph.device import DeviceStep, device_step, is_asynchronous
 from grademl_otel.analyzers.graph.exposed import ExposedWait, exposed_wait
 from grademl_otel.analyzers.graph.runs.collective_parts import RANKS_WAIT
 from grademl_otel.analyzers.graph.runs.main_lane import OTHER, WORK_SCOPES
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.run import Run, StepTable
 
 _WAITING: Final = (sc.DATA_WAIT, *sc.WORKER_PHASES)

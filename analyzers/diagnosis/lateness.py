@@ -14,11 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.ranks import Comparison
 from grademl_otel.analyzers.graph.runs.main_lane import OTHER
-from grademl_otel.analyzers.model.columns import IntArray
-
-BoolArray = npt.NDArray[np.bool_]
 
 STEADY: Final = "steady"
 NOW_AND_THEN: Final = "now and then"

@@ -14,14 +14,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import IndexArray, IntArray
 from grademl_otel.analyzers.execution.draft import Columns, Draft
 from grademl_otel.analyzers.execution.identity import Kind, Tags
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, SELF, SELF_NAME, Phases, Types
 from grademl_otel.analyzers.execution.order import Families, Indices, levels, preorder
 from grademl_otel.analyzers.execution.self_time import gaps
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.raw import IndexArray
 
 _LATEST: Final = np.iinfo(np.int64).max
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED
 from grademl_otel.analyzers.graph.runs.items import loader_items
 from grademl_otel.analyzers.model.attempts import whole
 from grademl_otel.analyzers.model.collectives import Collectives
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 LOADER_WORKER: Final = "loader-worker"

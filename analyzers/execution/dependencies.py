@@ -23,12 +23,12 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.model import BESIDE, SELF, Phases
 from grademl_otel.analyzers.execution.model import INFERRED as NO_PLACE
 from grademl_otel.analyzers.graph.drawn import networkx
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, EVIDENCE, INFERRED, OBSERVED
-from grademl_otel.analyzers.model.columns import IntArray
 
 MOST_EACH: Final = 8
 MOST_BESIDES: Final = 1024

@@ -10,10 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import IndexArray, IntArray
 from grademl_otel.analyzers.execution.identity import UNNAMED, Kind, Tags, tags
 from grademl_otel.analyzers.execution.model import DERIVED
-from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.raw import IndexArray
 
 ROOT: Final = 0
 """Number of the implicit root of every draft."""

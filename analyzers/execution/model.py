@@ -15,10 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import BoolArray, IndexArray, IntArray
 from grademl_otel.analyzers.execution.identity import NTH, Kind, Tags, identifier, tag_text
-from grademl_otel.analyzers.execution.order import BoolArray, Tree
-from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.raw import IndexArray
+from grademl_otel.analyzers.execution.order import Tree
 
 DERIVED: Final = 1
 """Nobody recorded it: it begins with the first of its children and ends with the last."""

@@ -14,14 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.execution.beside import Lanes, note
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING
-from grademl_otel.analyzers.execution.order import BoolArray
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, rows_and_phases
 from grademl_otel.analyzers.model.attempts import whole
 from grademl_otel.analyzers.model.collectives import collectives_of
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run, Scope, StepTable
 
 ATTEMPT: Final = "attempt"

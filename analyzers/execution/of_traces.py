@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
 from grademl_otel.analyzers.execution.identity import NTH, text_of
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, MISSING
-from grademl_otel.analyzers.execution.order import BoolArray
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, SpanColumns
 
 SERVICE: Final = "service"
 NUMBER: Final = "number"

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import BoolArray, IndexArray, IntArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
-from grademl_otel.analyzers.model.raw import IndexArray
 
-BoolArray = npt.NDArray[np.bool_]
 Indices = IndexArray | IntArray
 
 

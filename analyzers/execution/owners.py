@@ -26,9 +26,10 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 PARENT: Final = "parent"
 """Kind of the links that tell what a process was launched in."""

@@ -24,10 +24,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.execution.identity import SPECIAL_IN_NAMES, SPECIAL_IN_TAGS
-from grademl_otel.analyzers.execution.order import BoolArray, Indices
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.execution.order import Indices
 
 HERE: Final = "."
 UP: Final = ".."

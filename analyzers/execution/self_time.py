@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.dependencies import Dependencies
 from grademl_otel.analyzers.execution.model import SELF, Phases
 from grademl_otel.analyzers.execution.owners import linked
 from grademl_otel.analyzers.execution.repeatability import CONCURRENT, DAG, SEQUENTIAL
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, OBSERVED
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 AFTER: Final = "grademl.after"
 REPEATS: Final = "grademl.repeats"

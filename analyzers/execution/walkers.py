@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.execution.model import Phases
-from grademl_otel.analyzers.execution.order import BoolArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution import told
 from grademl_otel.analyzers.execution.assembly import assemble
@@ -38,7 +39,7 @@ from grademl_otel.analyzers.execution.repeatability import repeatability
 from grademl_otel.analyzers.graph.inferences.learned_siblings import learned_siblings
 from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED
 from grademl_otel.analyzers.model.attempts import identity
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.shown import Shown
 from grademl_otel.analyzers.units import count

@@ -14,6 +14,7 @@ from typing import IO, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.execution.beside import LOADER_WORKER
 from grademl_otel.analyzers.execution.model import BESIDE, SELF, Types
@@ -21,7 +22,6 @@ from grademl_otel.analyzers.execution.of_run import RANK
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.exports.forms import PATH, TIME
 from grademl_otel.analyzers.graph.path import KINDS
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.modelled import model_of
 from grademl_otel.analyzers.printable import clean
 from grademl_otel.analyzers.subject import Subject

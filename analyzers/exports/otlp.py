@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Final
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.copy.otlp_requests import Packer, Request
 from grademl_otel.analyzers.exports.forms import Counts
 from grademl_otel.analyzers.exports.otlp_lines import Lines
 from grademl_otel.analyzers.exports.otlp_spans import batches
 from grademl_otel.analyzers.model.attempts import identity
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.sources.base import MetricSource
 from grademl_otel.analyzers.sources.batch import SpanBatch
 from grademl_otel.analyzers.sources.formats.metric_groups import MetricGroup

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.copy.stream import raw_rows
-from grademl_otel.analyzers.model.columns import IntArray, Links, SpanColumns
+from grademl_otel.analyzers.model.columns import Links, SpanColumns
 from grademl_otel.analyzers.model.raw import NOTHING, RawColumn, RawStore
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.formats.otlp_values import OTLP_JSON

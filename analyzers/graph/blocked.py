@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.runs.activities import Activities, activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _WAITS: Final = (*semconv.WAIT_PHASES, semconv.COLLECTIVE, *COLLECTIVE_PARTS, *semconv.WORKER_PHASES)

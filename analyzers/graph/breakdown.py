@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.intervals import BoolArray, Canvas
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.intervals import Canvas
 from grademl_otel.analyzers.graph.profiles.device_work import (
     COMMUNICATION,
     COMPUTE,
@@ -43,7 +44,7 @@ from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 from grademl_otel.analyzers.graph.runs.main_lane import GAPS, NAMES, OTHER, UNTRACED, MainLanes
 from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, MainLanes
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run
 
 FEW_STEPS: Final = 20

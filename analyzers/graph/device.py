@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.budget import Quantiles, steady_rows
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run, StepTable
 
 _COLUMNS: Final = tuple((name, semconv.DEVICE_PREFIX + name) for name in semconv.DEVICE_PHASES)

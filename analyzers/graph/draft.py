@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
 from grademl_otel.analyzers.graph.path import KINDS, Lane
-from grademl_otel.analyzers.model.columns import IntArray
 
 _COLUMNS: Final = (
     "lane", "start", "end", "phase", "kind", "waits", "step", "item", "span_ix", "holder", "inferred",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.errors import MissingExtra
 from grademl_otel.analyzers.graph.event_graph import CHILD, EDGE_KINDS, PROGRAM, EventGraph
 from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED, KINDS, OBSERVED, Path, Section
-from grademl_otel.analyzers.model.columns import IntArray
 
 if TYPE_CHECKING:
     import networkx as nx

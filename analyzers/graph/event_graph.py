@@ -22,13 +22,9 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED, OBSERVED, Lane
-from grademl_otel.analyzers.model.columns import IntArray
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
 
 PROGRAM: Final = "program"
 CHILD: Final = "child"

@@ -19,12 +19,11 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.budget import steady_rows
 from grademl_otel.analyzers.graph.device import ended_once, ends_of_rows, is_timed
-from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES, OTHER
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run
 
 MOST_UNKNOWN: Final = 0.2

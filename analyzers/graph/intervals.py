@@ -6,12 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.arrays import distinct
-from grademl_otel.analyzers.model.columns import IntArray
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def nesting_depths(start: IntArray, end: IntArray, priority: IntArray) -> IntArray:

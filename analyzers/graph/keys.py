@@ -10,8 +10,9 @@ from typing import Final, Protocol
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import Lane
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 PHASE: Final = "phase"
 RANK: Final = "rank"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.runs.main_lane import IDLE
 from grademl_otel.analyzers.model.arrays import distinct
-from grademl_otel.analyzers.model.columns import IntArray
 
 
 @dataclass(frozen=True)

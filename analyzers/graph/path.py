@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
-from grademl_otel.analyzers.model.columns import IntArray
 
 OBSERVED = "observed"
 ATTRIBUTE = "attribute"

@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.budget import steady_rows
-from grademl_otel.analyzers.graph.event_graph import BoolArray
 from grademl_otel.analyzers.graph.inferences.barrier import barriers_of
 from grademl_otel.analyzers.graph.inferences.common_steps import TOGETHER, same_steps, training_rows
 from grademl_otel.analyzers.graph.path import INFERRED, OBSERVED
@@ -30,7 +30,6 @@ from grademl_otel.analyzers.graph.runs.activities import Activities, activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES
 from grademl_otel.analyzers.model.collectives import Collectives
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 COLLECTIVES: Final = "collectives"

@@ -27,9 +27,9 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.moments import Events, possible, window
-from grademl_otel.analyzers.model.columns import IntArray
 
 MOST_JOINS: Final = 300_000
 """Constraints up to which a summary asks for slack and drag, see `Schedule.joins`: about 0.1 s a pass."""

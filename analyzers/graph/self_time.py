@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 
 def self_times(spans: SpanColumns, root: int) -> tuple[IntArray, IntArray]:

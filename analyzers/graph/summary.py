@@ -9,6 +9,7 @@ from typing import Final, overload
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.blocked import blocked_by_phase, blocked_by_rank
 from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.keys import LANE, OPERATION, PHASE, RANK, Keys, lane_name, rank_name
@@ -19,7 +20,7 @@ from grademl_otel.analyzers.graph.schedule import MOST_JOINS, Schedule
 from grademl_otel.analyzers.graph.self_time import self_times
 from grademl_otel.analyzers.graph.trees.tree_schedule import TreeSchedule
 from grademl_otel.analyzers.model.arrays import added
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 
 _MOST_DRAGS: Final = 32

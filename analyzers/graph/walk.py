@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.event_graph import CHILD, EDGE_KINDS, PROGRAM, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import (
     EVIDENCE,
@@ -38,7 +39,6 @@ from grademl_otel.analyzers.graph.path import (
     Path,
     Sections,
 )
-from grademl_otel.analyzers.model.columns import IntArray
 
 NOWHERE: Final = "untraced"
 """Phase of a path through a lane in which nothing was recorded, or nothing before."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from grademl_otel.analyzers.arrays import IntArray
 
 _MOST: Final = 1 << 62
 

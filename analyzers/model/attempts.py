@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.clocks import ClockRule, Clocks, clocks_of_run
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.units import count
-
-BoolArray = npt.NDArray[np.bool_]
 
 _LAUNCHED_IN: Final = "parent"
 _LISTED: Final = 8

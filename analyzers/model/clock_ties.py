@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_SERVER, IntArray, SpanColumns
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_SERVER, SpanColumns
 
 ONE_SIDED: Final = frozenset({"send", "recv", "broadcast", "reduce", "gather", "scatter"})
 """Collectives that a member may leave before the last one has arrived: the root, or the sender."""

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.clock_ties import Calls, Meetings, Tie
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 _UNKNOWN: Final = 1 << 61
 """An error that no time reaches: the clocks are not tied."""

@@ -16,15 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.clock_ties import ONE_SIDED
 from grademl_otel.analyzers.model.clocks import Clocks, clocks_of_run
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
-
-BoolArray = npt.NDArray[np.bool_]
 
 _BESIDE: Final = "comm"
 """Lane of what runs beside the thread that issued it."""

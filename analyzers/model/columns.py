@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IndexArray, IntArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.raw import Event, IndexArray, RawStore
-from grademl_otel.analyzers.model.raw import IntArray as IntArray
+from grademl_otel.analyzers.model.raw import Event, RawStore
 
 STATUS_UNSET: Final = 0
 STATUS_OK: Final = 1

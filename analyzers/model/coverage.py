@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.units import percent
 
 TOLERATED: Final = 0.01

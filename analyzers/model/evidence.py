@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Ledger, SpanColumns
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, Ledger, SpanColumns
 from grademl_otel.analyzers.model.facts import HowEnded, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
 

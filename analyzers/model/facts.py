@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.clocks import Clocks
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.coverage import Coverage
 
 

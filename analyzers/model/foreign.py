@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, IntArray, Telemetry
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.columns import NO_PARENT, ORPHAN, Telemetry
 from grademl_otel.analyzers.model.completeness import losses_of_reading, orphaned, spans_here
 from grademl_otel.analyzers.model.facts import Completeness
 from grademl_otel.analyzers.units import count

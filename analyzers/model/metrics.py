@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.raw import IndexArray, IntArray
+from grademl_otel.analyzers.arrays import IndexArray, IntArray
 
 GAUGE: Final = 0
 SUM: Final = 1

@@ -13,8 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-IndexArray = npt.NDArray[np.int32]
+from grademl_otel.analyzers.arrays import IndexArray, IntArray
 
 NOTHING: Final = -1
 """In `RawStore.column`: the span has nothing there."""

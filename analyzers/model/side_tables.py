@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.raw import NOTHING
 
 TYPES: Final = ("empty", "string", "bool", "int", "double", "bytes", "array", "map")

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.facts import StepTable
 
 _US: Final = 1000

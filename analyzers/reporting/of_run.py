@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import BoolArray
 from grademl_otel.analyzers.diagnosis.engine import diagnose, diagnose_ranks
 from grademl_otel.analyzers.diagnosis.finding import Judgement
 from grademl_otel.analyzers.diagnosis.trust import missing_of, untold
@@ -41,8 +41,6 @@ from grademl_otel.analyzers.reporting.document import (
 from grademl_otel.analyzers.reporting.ranks import ranks_info
 from grademl_otel.analyzers.reporting.sections import path_info, summary_of_run
 from grademl_otel.analyzers.reporting.untold_waits import untold_waits
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def critical_path_of_run(

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.diagnosis.finding import Abstained
 from grademl_otel.analyzers.graph.breakdown import profile_breakdown
 from grademl_otel.analyzers.graph.profiles.profile_path import profiles, roots_on_path
 from grademl_otel.analyzers.graph.trees.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.trees.virtual_phases import with_virtual_phases
 from grademl_otel.analyzers.model.clocks import Clocks
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.columns import SpanColumns, Telemetry
 from grademl_otel.analyzers.model.foreign import judge_foreign, whole_traces
 from grademl_otel.analyzers.reporting.breakdown import breakdown_entry
 from grademl_otel.analyzers.reporting.completeness import completeness_info

@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import FloatArray
+from grademl_otel.analyzers.arrays import FloatArray, IntArray
 from grademl_otel.analyzers.graph.path import EVIDENCE
 from grademl_otel.analyzers.graph.trees.trace_paths import TracePaths
 from grademl_otel.analyzers.model.arrays import added, changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.reporting.document import Omitted, PopulationEntry, PopulationInfo
 
 TAIL_SHARE = 0.05

@@ -11,8 +11,9 @@ from typing import overload
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import Section, Sections
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.reporting.document import Edge, SectionEntry, SpanIds
 
 

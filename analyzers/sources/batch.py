@@ -10,7 +10,8 @@ from typing import Any, Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.raw import RawColumn
 
 IdArray = npt.NDArray[np.uint64]
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, Ledger, Links, SpanColumns
+from grademl_otel.analyzers.model.columns import Ledger, Links, SpanColumns
 from grademl_otel.analyzers.sources.batch import CodedNames, IdArray, LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.parents import repeats, resolve
 from grademl_otel.analyzers.sources.parts import Arrays, Parts

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.errors import NothingFound, UsageError
-from grademl_otel.analyzers.model.columns import ORPHAN, IntArray, SpanColumns, Telemetry
+from grademl_otel.analyzers.model.columns import ORPHAN, SpanColumns, Telemetry
 from grademl_otel.analyzers.sources.base import Selection
 
 _MASK64 = 2**64 - 1

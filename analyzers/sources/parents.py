@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_SERVER, NO_PARENT, ORPHAN, IntArray
+from grademl_otel.analyzers.model.columns import KIND_CLIENT, KIND_SERVER, NO_PARENT, ORPHAN
 
 IdArray = npt.NDArray[np.uint64]
 KindArray = npt.NDArray[np.int8]

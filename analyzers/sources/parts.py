@@ -13,15 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.raw import (
-    NOTHING,
-    Form,
-    IndexArray,
-    IntArray,
-    RawColumn,
-    RawStore,
-    joined,
-)
+from grademl_otel.analyzers.arrays import IndexArray, IntArray
+from grademl_otel.analyzers.model.raw import NOTHING, Form, RawColumn, RawStore, joined
 
 _TOGETHER: Final = 256
 """So many parts are put together at a time,"""

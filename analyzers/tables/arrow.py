@@ -10,18 +10,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from grademl_otel.analyzers.arrays import BoolArray
 from grademl_otel.analyzers.tables.schema import Column, TableSchema
-from grademl_otel.analyzers.tables.values import (
-    BoolArray,
-    Coded,
-    Hex,
-    Makers,
-    Masked,
-    Numbers,
-    Ready,
-    Texts,
-    Values,
-)
+from grademl_otel.analyzers.tables.values import Coded, Hex, Makers, Masked, Numbers, Ready, Texts, Values
 
 _TYPES: Final = {
     "BIGINT": pa.int64(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.execution.order import Indices

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.model.attempts import Owners, identity
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns, clock_name
+from grademl_otel.analyzers.model.columns import SpanColumns, clock_name
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.model.metrics import MetricPoints
 from grademl_otel.analyzers.subject import Subject, open_query, selection_of

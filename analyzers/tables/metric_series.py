@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.metrics import CUMULATIVE, DELTA, GAUGE, SUM, SUMMARY, MetricPoints
 from grademl_otel.analyzers.model.side_tables import as_json
-from grademl_otel.analyzers.tables.values import BoolArray, Masked, Numbers
+from grademl_otel.analyzers.tables.values import Masked, Numbers
 
 _NONE: Final = -1
 _SAFE: Final = 2.0**62

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, fraction, number, text, word
 from grademl_otel.analyzers.tables.values import (

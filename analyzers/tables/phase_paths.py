@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution.model import Phases, Types
 from grademl_otel.analyzers.execution.order import Families, levels
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.tables.inherited import added_up
 from grademl_otel.analyzers.units import size as in_words
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.tables.inherited import depths, inherited
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, flag, number, text, word
-from grademl_otel.analyzers.tables.values import BoolArray, Coded, Makers, Ready, Values, distinct, known
+from grademl_otel.analyzers.tables.values import Coded, Makers, Ready, Values, distinct, known
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.execution.model import Phases

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.side_tables import (
     TYPES,
     AttributeTable,
@@ -19,7 +19,7 @@ from grademl_otel.analyzers.model.side_tables import (
 )
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import Column, TableSchema, flag, fraction, number, text, word
-from grademl_otel.analyzers.tables.values import BoolArray, Coded, Hex, Makers, Masked, distinct
+from grademl_otel.analyzers.tables.values import Coded, Hex, Makers, Masked, distinct
 
 _VALUE: Final = (
     word("key", ""),

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.attempts import identity, whole
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import Column, TableSchema, number, text, word
 from grademl_otel.analyzers.tables.values import Coded, Hex, Makers, Masked, distinct, possible_durations

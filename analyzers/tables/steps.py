@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Run, StepTable
 from grademl_otel.analyzers.model.tables import join_parts
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.schema import TableSchema, flag, number, word
-from grademl_otel.analyzers.tables.values import BoolArray, Coded, Makers, Masked, all_alike, known
+from grademl_otel.analyzers.tables.values import Coded, Makers, Masked, all_alike, known
 
 KINDS: Final = ("train", "evaluate", "incomplete")
 TRAIN: Final = 0

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 
 Numbers = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

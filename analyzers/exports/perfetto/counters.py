@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.packets import Packets
 from grademl_otel.analyzers.exports.perfetto.spans import key_of
 from grademl_otel.analyzers.model.attempts import identity
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.metrics import CUMULATIVE, GAUGE, SUM, MetricPoints
 from grademl_otel.analyzers.tables.material import Material
 from grademl_otel.analyzers.tables.metric_series import MetricSeries

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.of_table import add_table
 from grademl_otel.analyzers.exports.perfetto.slices import Draft, Slices
 from grademl_otel.analyzers.exports.perfetto.spans import (
@@ -19,7 +20,7 @@ from grademl_otel.analyzers.exports.perfetto.spans import (
     process_of_rank,
 )
 from grademl_otel.analyzers.model.attempts import identity
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables.material import material

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.found import Found
 from grademl_otel.analyzers.exports.perfetto.packets import Note, Packets
 from grademl_otel.analyzers.exports.perfetto.path import JUMP, Jumps, edge_notes
@@ -15,7 +16,6 @@ from grademl_otel.analyzers.exports.perfetto.rows import tracks_of
 from grademl_otel.analyzers.exports.perfetto.slices import Slices, rows_of
 from grademl_otel.analyzers.exports.perfetto.spans import MAIN
 from grademl_otel.analyzers.graph.path import Sections
-from grademl_otel.analyzers.model.columns import IntArray
 
 
 @dataclass(frozen=True)

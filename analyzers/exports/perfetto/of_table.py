@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.exports.perfetto.packets import Note
 from grademl_otel.analyzers.exports.perfetto.slices import Draft
 from grademl_otel.analyzers.exports.perfetto.spans import (
@@ -23,11 +24,9 @@ from grademl_otel.analyzers.exports.perfetto.spans import (
     lane_of_rank,
     step_name,
 )
-from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.runs.activities import Activities, activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES, Phases, rows_and_phases
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _TABLE: Final = ",table"

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.found import Found
 from grademl_otel.analyzers.exports.perfetto.packets import Note, Packets
 from grademl_otel.analyzers.exports.perfetto.rows import side_by_side
@@ -21,7 +22,6 @@ from grademl_otel.analyzers.exports.perfetto.slices import rows_of
 from grademl_otel.analyzers.graph.intervals import Canvas
 from grademl_otel.analyzers.graph.path import KINDS, Sections
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.tables.material import MadePath
 
 NAME: Final = "critical path"

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.slices import BY_PARENT, BY_TIME, Slices, rows_of
-from grademl_otel.analyzers.model.columns import IntArray
 
 _MOST_STACKS: Final = 16
 """Tracks that are looked at for what goes by time; beyond, nothing is put into anything else."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.packets import Note
-from grademl_otel.analyzers.model.columns import IntArray
 
 BY_TIME: Final = "time"
 """A thread does one thing within another: what lies in a slice is shown in it."""

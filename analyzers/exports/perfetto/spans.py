@@ -9,12 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.exports.perfetto.packets import Note
 from grademl_otel.analyzers.exports.perfetto.slices import BY_PARENT, BY_TIME, FLAT, Draft, Process
 from grademl_otel.analyzers.graph.path import KINDS, kind_of
 from grademl_otel.analyzers.graph.trees.span_tree import THREAD
 from grademl_otel.analyzers.model.attempts import identity, whole
-from grademl_otel.analyzers.model.columns import STATUS_ERROR, IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import STATUS_ERROR, SpanColumns
 from grademl_otel.analyzers.sources.formats.kineto_values import CATEGORY
 
 MAIN: Final = "main"

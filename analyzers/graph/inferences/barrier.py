@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.event_graph import BoolArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.inferences.common_steps import (
     TOGETHER,
     left_together,
@@ -33,7 +33,6 @@ from grademl_otel.analyzers.graph.inferences.common_steps import (
 from grademl_otel.analyzers.graph.inferences.estimates import wilson
 from grademl_otel.analyzers.graph.runs.activities import Activities, activities
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 NOTICED: Final = 0.01

@@ -17,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
 from grademl_otel.analyzers.graph.inferences.barrier import Barriers, unseen_barriers
 from grademl_otel.analyzers.graph.inferences.meeting import Meetings
 from grademl_otel.analyzers.graph.path import KINDS, WAIT
 from grademl_otel.analyzers.graph.runs.activities import activities
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import FloatArray
+from grademl_otel.analyzers.arrays import FloatArray
 
 _Z: Final = 1.96
 

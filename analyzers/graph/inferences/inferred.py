@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
 from grademl_otel.analyzers.graph.inferences.barrier_graph import with_barriers
 from grademl_otel.analyzers.graph.inferences.learned import learned_edges
 from grademl_otel.analyzers.graph.inferences.table_ties import tie_edges
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.model.clocks import Clocks
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 

@@ -29,11 +29,11 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import LEARNED, BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import LEARNED, Edges, EventGraph
 from grademl_otel.analyzers.graph.inferences.estimates import resistant_slope, wilson
 from grademl_otel.analyzers.graph.inferences.recurring import Recurring
 from grademl_otel.analyzers.graph.path import INFERRED, KINDS, TRANSFER, UNEXPLAINED, WORK
-from grademl_otel.analyzers.model.columns import IntArray
 
 FEWEST: Final = 20
 """Occurrences, and steps in which the source ends last, without which nothing is learned."""

@@ -13,11 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph, FloatArray
+from grademl_otel.analyzers.arrays import FloatArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
 from grademl_otel.analyzers.graph.inferences.learned import FEWEST, learned_edges
 from grademl_otel.analyzers.graph.path import KINDS, WORK, Lane
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 _MOST_CHILDREN: Final = 256
 """Children of one call with which it is looked at."""

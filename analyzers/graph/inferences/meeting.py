@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import INFERRED
-from grademl_otel.analyzers.model.columns import IntArray
 
 _MOST_ARRIVALS: Final = 8
 """Of the ranks in a meeting, the last so many to come are what the others wait for."""

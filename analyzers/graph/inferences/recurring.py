@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
 
 
 @dataclass(frozen=True)

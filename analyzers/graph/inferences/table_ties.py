@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.event_graph import Edges, EventGraph
 from grademl_otel.analyzers.graph.inferences.common_steps import (
     TOGETHER,
@@ -25,7 +26,6 @@ from grademl_otel.analyzers.graph.inferences.estimates import wilson
 from grademl_otel.analyzers.graph.inferences.meeting import Meetings
 from grademl_otel.analyzers.graph.path import KINDS, WAIT
 from grademl_otel.analyzers.model.clocks import Clocks
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 

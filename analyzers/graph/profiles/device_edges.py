@@ -16,12 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import DEVICE, BoolArray, Edges, FloatArray
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import DEVICE, Edges
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, INFERRED, OBSERVED
 from grademl_otel.analyzers.graph.profiles.device_work import DeviceWork
 from grademl_otel.analyzers.graph.profiles.flatten import LanePieces
 from grademl_otel.analyzers.graph.profiles.profile_facts import STREAM, ProfileFacts, Sync
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 SOON_NS: Final = 20_000
 """Within this a call returns after what it waited for ended, and a kernel starts after what held it up."""

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.profiles.profile_facts import ProfileFacts, profile_facts
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 COMPUTE: Final = 0
 COMMUNICATION: Final = 1

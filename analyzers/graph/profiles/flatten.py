@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.sources.formats.nesting import nested
 
 

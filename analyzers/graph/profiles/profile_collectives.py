@@ -19,13 +19,14 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, BoolArray, Edges
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, Edges
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, INFERRED
 from grademl_otel.analyzers.graph.profiles.device_work import COMMUNICATION, DeviceWork
 from grademl_otel.analyzers.graph.profiles.flatten import LanePieces
 from grademl_otel.analyzers.graph.profiles.profile_facts import Collective, ProfileFacts
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 ROUNDING_NS: Final = 10_000
 """By how much a device's clock may be off that of its host."""

@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import Lane
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.sources.formats.kineto_spans import SYNC_CATEGORIES
 from grademl_otel.analyzers.sources.formats.kineto_values import CATEGORY, KINETO, THREAD_NAME
 

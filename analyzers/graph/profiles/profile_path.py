@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, EDGE_KINDS, EventGraph
 from grademl_otel.analyzers.graph.path import Path, Sections
 from grademl_otel.analyzers.graph.profiles.profile_facts import MAIN, STREAM
@@ -24,7 +25,7 @@ from grademl_otel.analyzers.graph.trees.span_tree import trace_roots
 from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
 from grademl_otel.analyzers.graph.trees.trace_paths import TracePaths
 from grademl_otel.analyzers.graph.walk import Walker
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.sources.formats.kineto_values import KINETO
 
 _LANE: Final = semconv.LANE.encode()

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.event_graph import PROGRAM, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import GAP, KINDS, TRANSFER, UNEXPLAINED, WAIT, kind_of
 from grademl_otel.analyzers.graph.profiles.device_edges import DeviceEdges
@@ -38,7 +39,7 @@ from grademl_otel.analyzers.graph.profiles.profile_collectives import collective
 from grademl_otel.analyzers.graph.profiles.profile_facts import WORKERS, ProfileFacts
 from grademl_otel.analyzers.graph.profiles.thread_calls import with_thread_calls
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.sources.formats.kineto_spans import NOTES
 
 _NONE: Final = np.zeros(0, np.int64)

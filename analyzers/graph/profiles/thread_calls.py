@@ -18,13 +18,14 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import PROGRAM, BoolArray, Edges, FloatArray
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import PROGRAM, Edges
 from grademl_otel.analyzers.graph.path import INFERRED
 from grademl_otel.analyzers.graph.profiles.device_work import GLOO
 from grademl_otel.analyzers.graph.profiles.flatten import LanePieces
 from grademl_otel.analyzers.graph.profiles.profile_facts import MAIN, ProfileFacts
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 _NONE: Final = np.zeros(0, np.int64)
 _AUTOGRAD: Final = re.compile(r"autograd", re.IGNORECASE)

@@ -9,12 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.runs.items import Items, loader_items
 from grademl_otel.analyzers.graph.runs.main_lane import MainLanes, Waits, main_lanes
 from grademl_otel.analyzers.model.arrays import changes, places
 from grademl_otel.analyzers.model.collectives import Collectives, collectives_of
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 

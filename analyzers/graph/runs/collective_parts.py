@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.collectives import Collectives
-from grademl_otel.analyzers.model.columns import IntArray
-
-BoolArray = npt.NDArray[np.bool_]
 
 RANKS_WAIT: Final = "ranks.wait"
 """The part of a collective in which other ranks had not all arrived."""

@@ -18,16 +18,15 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.draft import Draft, numbers_of
 from grademl_otel.analyzers.graph.event_graph import COLLECTIVE, PROGRAM, Edges
-from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.path import KINDS, TRANSFER, WAIT
 from grademl_otel.analyzers.graph.runs.activities import Activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.model.collectives import Collectives
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _WAIT, _TRANSFER = KINDS.index(WAIT), KINDS.index(TRANSFER)

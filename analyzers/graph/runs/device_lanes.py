@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.draft import Draft, numbers_of
 from grademl_otel.analyzers.graph.event_graph import DEVICE, Edges
 from grademl_otel.analyzers.graph.path import KINDS, TRANSFER, WORK
 from grademl_otel.analyzers.graph.runs.activities import Activities
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES
 from grademl_otel.analyzers.graph.trees.span_tree import linked_spans
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _NAMES: Final = tuple(semconv.DEVICE_PREFIX + phase for phase in semconv.DEVICE_PHASES)

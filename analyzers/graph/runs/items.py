@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.runs.main_lane import item_of
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _LANE: Final = re.compile(r"loader(\d*)-worker-(\d+)")

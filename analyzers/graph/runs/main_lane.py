@@ -28,14 +28,9 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.inferences.table_ties import table_ties
-from grademl_otel.analyzers.graph.intervals import (
-    BoolArray,
-    Canvas,
-    cut_overlaps,
-    lay_out,
-    nesting_depths,
-)
+from grademl_otel.analyzers.graph.intervals import Canvas, cut_overlaps, lay_out, nesting_depths
 from grademl_otel.analyzers.graph.runs.collective_parts import (
     COLLECTIVE_PARTS,
     Parts,
@@ -46,7 +41,6 @@ from grademl_otel.analyzers.graph.runs.collective_parts import (
     waited_for,
 )
 from grademl_otel.analyzers.model.collectives import Collectives
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run, names_itself
 from grademl_otel.analyzers.units import count
 

@@ -25,10 +25,10 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.draft import Draft
 from grademl_otel.analyzers.graph.event_graph import EventGraph
 from grademl_otel.analyzers.graph.inferences.inferred import with_inferred
-from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.path import GAP, KINDS, UNEXPLAINED, WAIT, WORK, kind_of
 from grademl_otel.analyzers.graph.runs.activities import Activities, activities
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_PARTS
@@ -45,7 +45,6 @@ from grademl_otel.analyzers.graph.runs.main_lane import (
 )
 from grademl_otel.analyzers.graph.runs.side_lanes import add_sides
 from grademl_otel.analyzers.graph.runs.worker_lanes import add_workers
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 MAIN: Final = "main"

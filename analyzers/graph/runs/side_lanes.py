@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.draft import Draft, numbers_of
 from grademl_otel.analyzers.graph.event_graph import CHILD, LINK, Edges
 from grademl_otel.analyzers.graph.path import INFERRED, OBSERVED, WORK
 from grademl_otel.analyzers.graph.runs.activities import Activities
 from grademl_otel.analyzers.graph.runs.main_lane import WORK_SCOPES
 from grademl_otel.analyzers.graph.trees.span_tree import linked_spans
-from grademl_otel.analyzers.model.columns import BLOCKING, IntArray
+from grademl_otel.analyzers.model.columns import BLOCKING
 from grademl_otel.analyzers.model.facts import Run
 
 _BACKGROUND: Final = "background"

@@ -14,14 +14,13 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.draft import Draft, numbers_of
 from grademl_otel.analyzers.graph.event_graph import QUEUE, Edges
-from grademl_otel.analyzers.graph.intervals import BoolArray
 from grademl_otel.analyzers.graph.path import GAP, INFERRED, OBSERVED, UNEXPLAINED, WORK
 from grademl_otel.analyzers.graph.runs.activities import Activities
 from grademl_otel.analyzers.graph.runs.main_lane import LOADER_START
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 _ROUNDING_NS: Final = 5_000

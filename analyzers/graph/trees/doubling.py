@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.intervals import BoolArray
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 
 
 def narrowed(up: IntArray, lo: IntArray, hi: IntArray) -> tuple[IntArray, IntArray, IntArray]:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.event_graph import BoolArray, FloatArray
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 from grademl_otel.analyzers.graph.path import KINDS, UNEXPLAINED, WORK, Path, kind_of
 from grademl_otel.analyzers.graph.trees.labels import CHILD, PROGRAM, Pieces, labelled
 from grademl_otel.analyzers.graph.trees.plain import PlainPaths, plain_paths
@@ -20,7 +20,7 @@ from grademl_otel.analyzers.graph.trees.threads import Threads
 from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 from grademl_otel.analyzers.graph.trees.trace_paths import MOST_NS, TracePaths
 from grademl_otel.analyzers.graph.trees.tree import walk
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 _AT_ONCE: Final = 1 << 17
 """About so many spans are looked at at once: few enough for caches."""

@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import EnteredBy, Lane, Sections
 from grademl_otel.analyzers.graph.trees.span_tree import SpanTree
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 ENTRANCES: Final = tuple(EnteredBy(edge) for edge in ("program", "child", "queue", "link"))
 PROGRAM, CHILD, QUEUE, LINK = range(len(ENTRANCES))

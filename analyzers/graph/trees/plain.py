@@ -23,12 +23,12 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.trees.doubling import all_along, narrowed, reached
 from grademl_otel.analyzers.graph.trees.plainness import MOST_TIME
 from grademl_otel.analyzers.graph.trees.tolerance import OverlapTolerance
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, SpanColumns
 
 _MOST: Final = np.iinfo(np.int64).max
 _LEAST: Final = np.iinfo(np.int64).min

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import BoolArray, FloatArray
-from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
+from grademl_otel.analyzers.model.columns import BLOCKING, SpanColumns
 
 MOST_TIME: Final = float(1 << 61)
 """The lengths of the spans of a plain tree, in ns, add up to less: sums of them are exact in 64 bits."""

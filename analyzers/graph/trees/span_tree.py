@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.graph.intervals import BoolArray
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.graph.path import Lane
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import BLOCKING, IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import BLOCKING, SpanColumns
 
 THREAD: Final = "thread.id"
 _KEYS = tuple(key.encode() for key in (semconv.LANE, THREAD, semconv.ITEM, semconv.STEP_NUMBER))

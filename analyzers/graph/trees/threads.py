@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.trees.span_tree import THREAD
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 _KEY = THREAD.encode()
 

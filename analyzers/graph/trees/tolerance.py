@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 
 _UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FRACTION_LIMIT_NS: Final = 1_000_000

@@ -9,8 +9,8 @@ from typing import Final, overload
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import Path, Sections
-from grademl_otel.analyzers.model.columns import IntArray
 
 MOST_NS: Final = 2**63 - 1
 """What times and their sums are at most, here: contradicting spans can add up to more."""

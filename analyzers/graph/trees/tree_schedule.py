@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grademl_otel.analyzers.graph.event_graph import CHILD, BoolArray, Edges, EventGraph
+from grademl_otel.analyzers.arrays import BoolArray, IntArray
+from grademl_otel.analyzers.graph.event_graph import CHILD, Edges, EventGraph
 from grademl_otel.analyzers.graph.path import KINDS, WORK, Path
 from grademl_otel.analyzers.graph.schedule import Schedule
 from grademl_otel.analyzers.graph.trees.doubling import narrowed
-from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import KIND_CONSUMER, KIND_PRODUCER, SpanColumns
 
 
 @dataclass(frozen=True)

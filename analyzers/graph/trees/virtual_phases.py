@@ -35,8 +35,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import ATTRIBUTE, KINDS, WAIT, WORK, EnteredBy, Sections
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 from grademl_otel.analyzers.units import count
 
 QUEUE: Final = "queue"

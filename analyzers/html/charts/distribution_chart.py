@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.html.charts.drawing import group, line, rect, share, svg, text, tip
 from grademl_otel.analyzers.html.charts.scales import value_ticks
 from grademl_otel.analyzers.html.parts import Cell, Chart, DataTable, Heading
 from grademl_otel.analyzers.html.series.durations import Distribution
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.units import count, milliseconds, percent
 
 KEY: Final = "distribution"

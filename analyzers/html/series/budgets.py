@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.model.columns import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.reporting.document import BudgetEntry
 
 MOST_RANKS: Final = 64

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.budget import steady_durations
 from grademl_otel.analyzers.graph.trees.trace_paths import TracePaths
 from grademl_otel.analyzers.html.series.bins import Spread, edges_of, spread
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import Run
 
 MOST_POINTS: Final = 2_000

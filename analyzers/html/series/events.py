@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv as sc
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.runs.activities import activities
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray
 from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, HowEnded, Run, Scope
 from grademl_otel.analyzers.units import count
 

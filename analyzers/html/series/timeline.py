@@ -13,10 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.graph.path import KINDS, Lane, Path, Sections
 from grademl_otel.analyzers.html.series.bins import edges_of
 from grademl_otel.analyzers.model.arrays import changes
-from grademl_otel.analyzers.model.columns import IntArray, SpanColumns
+from grademl_otel.analyzers.model.columns import SpanColumns
 
 MOST_SECTIONS: Final = 6_000
 """Of a path that is shown one by one."""

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.raw import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 
 _INTERFACE: Final = 1  # of _jsonscan.c
 MAX_DEPTH: Final = 1000

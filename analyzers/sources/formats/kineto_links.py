@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.raw import RawColumn
 from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.kineto_values import Place

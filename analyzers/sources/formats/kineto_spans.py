@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.columns import KIND_INTERNAL, Ledger
-from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+from grademl_otel.analyzers.model.raw import RawColumn
 from grademl_otel.analyzers.sources.batch import IdArray, LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.kineto_links import Bound, Flow, links_of

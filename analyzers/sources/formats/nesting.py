@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grademl_otel.analyzers.model.raw import IntArray
+from grademl_otel.analyzers.arrays import IntArray
 
 
 class Nesting(NamedTuple):

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.raw import IntArray, RawColumn
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.raw import RawColumn
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch, SpanTarget
 from grademl_otel.analyzers.sources.formats import vectors
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable

@@ -16,8 +16,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from grademl_otel import semconv
+from grademl_otel.analyzers.arrays import IntArray
 from grademl_otel.analyzers.model.columns import STATUS_ERROR, Ledger
-from grademl_otel.analyzers.model.raw import IntArray
 from grademl_otel.analyzers.sources.batch import LinkBatch, SpanBatch
 from grademl_otel.analyzers.sources.buffer import SpanBuilder
 from grademl_otel.analyzers.sources.formats import otlp_messages, vectors, wire

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from grademl_otel.analyzers.model.raw import Form, IntArray, RawColumn
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.raw import Form, RawColumn
 from grademl_otel.analyzers.sources.batch import IdArray
 from grademl_otel.analyzers.sources.formats.decoding import Unreadable
 
