@@ -48,11 +48,13 @@ class Resource:
 
 
 @dataclass(slots=True)
-class SumPoint:
-    """One value of a cumulative monotonic sum."""
+class Point:
+    """One value of a sum or gauge; times of its own where they are not those of the metric."""
 
     value: int | float
     attributes: Attributes = field(default_factory=dict)
+    start_ns: int = 0
+    time_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -64,7 +66,30 @@ class Sum:
     description: str
     start_ns: int
     time_ns: int
-    points: list[SumPoint]
+    points: list[Point]
+
+
+@dataclass(slots=True)
+class UpDown:
+    """A cumulative sum that may fall: an amount, such as bytes in use, that can be added up over devices."""
+
+    name: str
+    unit: str
+    description: str
+    start_ns: int
+    time_ns: int
+    points: list[Point]
+
+
+@dataclass(slots=True)
+class Gauge:
+    """Values at a time."""
+
+    name: str
+    unit: str
+    description: str
+    time_ns: int
+    points: list[Point]
 
 
 @dataclass(slots=True)
@@ -81,4 +106,4 @@ class Histogram:
     total: float
 
 
-Metric = Sum | Histogram
+Metric = Sum | UpDown | Gauge | Histogram

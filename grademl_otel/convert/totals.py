@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel import marks, semconv
-from grademl_otel.convert.spans import Histogram, Metric, Sum, SumPoint
+from grademl_otel.convert.spans import Histogram, Metric, Point, Sum
 from grademl_otel.export.ledger import REASONS, Counts
 
 _KINDS: Final = (
@@ -35,7 +35,7 @@ def metrics_of(
     """
     result: list[Metric] = []
 
-    def add(name: str, unit: str, description: str, points: list[SumPoint]) -> None:
+    def add(name: str, unit: str, description: str, points: list[Point]) -> None:
         if points:
             result.append(Sum(name, unit, description, start_ns, now_ns, points))
 
@@ -56,24 +56,22 @@ def metrics_of(
             )
         )
     phases = [
-        SumPoint(
+        Point(
             totals[marks.ACC_PHASE_SUM_NS + index] / 1e9, {semconv.PHASE: name_of(marks.PHASE_BASE + index)}
         )
         for index in (*range(len(semconv.PHASES)), *(kind - marks.PHASE_BASE for kind in marks.USER_KINDS))
         if totals[marks.ACC_PHASE_COUNT + index]
     ]
     add(semconv.METRIC_PHASE_TIME, "s", "Time spent in each phase.", phases)
-    steps = [SumPoint(totals[slot], {semconv.STEP_KIND: kind}) for kind, slot in _KINDS if totals[slot]]
+    steps = [Point(totals[slot], {semconv.STEP_KIND: kind}) for kind, slot in _KINDS if totals[slot]]
     add(semconv.METRIC_STEPS, "{step}", "Steps done.", steps)
     samples = totals[marks.ACC_SAMPLES]
-    add(semconv.METRIC_SAMPLES, "{sample}", "Samples trained on.", [SumPoint(samples)] if samples else [])
+    add(semconv.METRIC_SAMPLES, "{sample}", "Samples trained on.", [Point(samples)] if samples else [])
     cost = totals[marks.ACC_COST_NS] / 1e9
-    add(semconv.METRIC_TRACER_COST, "s", "Time that the tracer itself took, estimated.", [SumPoint(cost)])
-    add(semconv.METRIC_TRACER_LOST, "{mark}", "Marks lost before they were exported.", [SumPoint(lost)])
+    add(semconv.METRIC_TRACER_COST, "s", "Time that the tracer itself took, estimated.", [Point(cost)])
+    add(semconv.METRIC_TRACER_LOST, "{mark}", "Marks lost before they were exported.", [Point(lost)])
     points = [
-        SumPoint(spans, {semconv.REASON: reason})
-        for reason, spans in zip(REASONS, unsent, strict=True)
-        if spans
+        Point(spans, {semconv.REASON: reason}) for reason, spans in zip(REASONS, unsent, strict=True) if spans
     ]
     add(semconv.METRIC_TRACER_UNSENT, "{span}", "Spans that did not simply arrive.", points)
     return result

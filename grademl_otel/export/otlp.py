@@ -26,7 +26,18 @@ from opentelemetry.proto.resource.v1 import resource_pb2 as resource_messages
 from opentelemetry.proto.trace.v1 import trace_pb2 as trace
 
 from grademl_otel import semconv
-from grademl_otel.convert.spans import Attributes, Histogram, Link, Metric, Resource, Span, Sum, Value
+from grademl_otel.convert.spans import (
+    Gauge,
+    Histogram,
+    Link,
+    Metric,
+    Point,
+    Resource,
+    Span,
+    Sum,
+    UpDown,
+    Value,
+)
 from grademl_otel.export.otlpjson import SPAN_FLAGS
 from grademl_otel.version import __version__
 
@@ -148,28 +159,34 @@ def _link(link: Link) -> trace.Span.Link:
 
 def _metric(metric: Metric) -> metric_messages.Metric:
     result = metric_messages.Metric(name=metric.name, unit=metric.unit, description=metric.description)
-    if isinstance(metric, Sum):
-        result.sum.CopyFrom(_sum(metric))
-    else:
+    if isinstance(metric, Histogram):
         result.histogram.CopyFrom(_histogram(metric))
+    elif isinstance(metric, Gauge):
+        result.gauge.data_points.extend(_number_point(point, 0, metric.time_ns) for point in metric.points)
+    else:
+        result.sum.CopyFrom(_sum(metric))
     return result
 
 
-def _sum(metric: Sum) -> metric_messages.Sum:
-    points = [_number_point(metric, point.value, point.attributes) for point in metric.points]
-    return metric_messages.Sum(data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True)
-
-
-def _number_point(metric: Sum, value: int | float, attributes: Attributes) -> metric_messages.NumberDataPoint:
-    point = metric_messages.NumberDataPoint(
-        attributes=_attributes(attributes),
-        start_time_unix_nano=metric.start_ns,
-        time_unix_nano=metric.time_ns,
+def _sum(metric: Sum | UpDown) -> metric_messages.Sum:
+    return metric_messages.Sum(
+        data_points=[_number_point(point, metric.start_ns, metric.time_ns) for point in metric.points],
+        aggregation_temporality=_CUMULATIVE,
+        is_monotonic=isinstance(metric, Sum),
     )
-    if isinstance(value, int):
-        point.as_int = value
+
+
+def _number_point(of: Point, start_ns: int, time_ns: int) -> metric_messages.NumberDataPoint:
+    """Encode ``of``, at the times of its metric where it has none of its own; a gauge has no start."""
+    point = metric_messages.NumberDataPoint(
+        attributes=_attributes(of.attributes),
+        start_time_unix_nano=start_ns and (of.start_ns or start_ns),
+        time_unix_nano=of.time_ns or time_ns,
+    )
+    if isinstance(of.value, int):
+        point.as_int = of.value
     else:
-        point.as_double = value
+        point.as_double = of.value
     return point
 
 

@@ -14,7 +14,18 @@ from json.encoder import encode_basestring as _text
 from typing import Final
 
 from grademl_otel import semconv
-from grademl_otel.convert.spans import Attributes, Link, Metric, Resource, Span, Sum, Value
+from grademl_otel.convert.spans import (
+    Attributes,
+    Gauge,
+    Histogram,
+    Link,
+    Metric,
+    Point,
+    Resource,
+    Span,
+    Sum,
+    Value,
+)
 from grademl_otel.version import __version__
 
 SPAN_FLAGS: Final = 0x101
@@ -69,24 +80,38 @@ def _link(link: Link) -> str:
 
 
 def _metric(metric: Metric) -> str:
-    times = f'"startTimeUnixNano":"{metric.start_ns}","timeUnixNano":"{metric.time_ns}"'
     about = (
         f'"name":{_text(metric.name)},"description":{_text(metric.description)},"unit":{_text(metric.unit)}'
     )
-    if isinstance(metric, Sum):
-        points = ",".join(
-            f"{{{_optional_attributes(point.attributes)}{times},{_number(point.value)}}}"
-            for point in metric.points
-        )
-        kind = f'"dataPoints":[{points}],"aggregationTemporality":{CUMULATIVE},"isMonotonic":true'
-        return f'{{{about},"sum":{{{kind}}}}}'
+    if isinstance(metric, Histogram):
+        return f'{{{about},"histogram":{_histogram(metric)}}}'
+    if isinstance(metric, Gauge):
+        points = ",".join(_number_point(point, 0, metric.time_ns) for point in metric.points)
+        return f'{{{about},"gauge":{{"dataPoints":[{points}]}}}}'
+    points = ",".join(_number_point(point, metric.start_ns, metric.time_ns) for point in metric.points)
+    monotonic = ',"isMonotonic":true' if isinstance(metric, Sum) else ""
+    kind = f'"dataPoints":[{points}],"aggregationTemporality":{CUMULATIVE}{monotonic}'
+    return f'{{{about},"sum":{{{kind}}}}}'
+
+
+def _histogram(metric: Histogram) -> str:
     counts = ",".join(f'"{count}"' for count in metric.counts)
     bounds = ",".join(map(_double, metric.bounds))
     point = (
-        f'{{{times},"count":"{sum(metric.counts)}","sum":{_double(metric.total)},'
+        f'{{"startTimeUnixNano":"{metric.start_ns}","timeUnixNano":"{metric.time_ns}",'
+        f'"count":"{sum(metric.counts)}","sum":{_double(metric.total)},'
         f'"bucketCounts":[{counts}],"explicitBounds":[{bounds}]}}'
     )
-    return f'{{{about},"histogram":{{"dataPoints":[{point}],"aggregationTemporality":{CUMULATIVE}}}}}'
+    return f'{{"dataPoints":[{point}],"aggregationTemporality":{CUMULATIVE}}}'
+
+
+def _number_point(point: Point, start_ns: int, time_ns: int) -> str:
+    """Encode a point, at the times of its metric where it has none of its own; a gauge has no start."""
+    start = f'"startTimeUnixNano":"{point.start_ns or start_ns}",' if start_ns else ""
+    return (
+        f"{{{_optional_attributes(point.attributes)}{start}"
+        f'"timeUnixNano":"{point.time_ns or time_ns}",{_number(point.value)}}}'
+    )
 
 
 def _number(value: int | float) -> str:

@@ -18,7 +18,7 @@ from grademl_otel.catalog.metric import Metric
 from grademl_otel.catalog.sampler import COST, FAILURES, LATE
 from grademl_otel.convert.spans import Attributes
 from grademl_otel.sampling.alarm import Alarm
-from grademl_otel.sampling.faults import Faults, Tell
+from grademl_otel.sampling.faults import FIND, Faults, Tell
 from grademl_otel.sampling.source import Provider, Series, Source
 from grademl_otel.sampling.sourcethread import LONGEST_PAUSE_NS, Listener, SourceThread
 
@@ -216,7 +216,7 @@ class _Scan:
                 failures = 0
             except BaseException as error:
                 failures += 1
-                self._faults.failed(self.name, error, "cannot tell what there is")
+                self._faults.failed(self.name, error, FIND)
             self._asked_at = 0
             pause = self._rescan_ns
             if failures:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel.sampling.alarm import Alarm
-from grademl_otel.sampling.faults import Faults
+from grademl_otel.sampling.faults import NONSENSE, Faults
 from grademl_otel.sampling.source import Reading, Series, Source, SourceGone
 
 Listener = Callable[[str, int, Sequence[Reading]], object]
@@ -140,7 +140,7 @@ class SourceThread:
             return
         self.latest = (now, readings)
         if nonsense is not None:
-            self._faults.failed(self.name, nonsense, "says nonsense")
+            self._faults.failed(self.name, nonsense, NONSENSE)
         else:
             self._faults.recovered(self.name)
         for listener in self._listeners:

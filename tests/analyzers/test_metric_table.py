@@ -16,6 +16,9 @@ from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.subject import read_subject
 from grademl_otel.analyzers.tables import table, why_empty
+from grademl_otel.convert import spans
+from grademl_otel.convert.spans import Attributes
+from grademl_otel.export.otlpjson import metric_line
 from tests.support.synthetic import MS, S, Simulated, Training, simulate
 from tests.support.telemetry import resource
 
@@ -193,6 +196,25 @@ def test_metrics_of_a_copy_are_those_of_its_source(tmp_path: Path) -> None:
     analyzers.pull(source, tmp_path / "copy")
     assert rows(source) == rows(str(tmp_path / "copy"))
     assert len(rows(source)) == 3
+
+
+def test_what_was_sampled_is_read_as_it_was_written(tmp_path: Path) -> None:
+    start, time = 1_764_570_000_000_000_000, 1_764_570_001_000_000_000
+    gpu: Attributes = {"hw.id": "GPU-1", "hw.type": "gpu"}
+    metrics = [
+        spans.Gauge("hw.temperature", "Cel", "Hot.", time, [spans.Point(40.5, gpu, start, time - 5)]),
+        spans.UpDown("hw.gpu.memory.usage", "By", "", start, time, [spans.Point(1 << 40, gpu)]),
+        spans.Sum("hw.energy", "J", "", start, time, [spans.Point(7, gpu, start + 3, time - 5)]),
+    ]
+    source = stored(tmp_path, simulate(SMALL), metric_line(spans.Resource({"host.name": "node-0"}), metrics))
+    columns = ("name", "unit", "kind", "monotonic", "value", "whole", "start_ns", "time_ns", "attributes")
+    found = {row.pop("name"): row for row in rows(source, *columns)}
+    assert {row.pop("attributes") for row in found.values()} == {'{"hw.id":"GPU-1","hw.type":"gpu"}'}
+    assert {name: tuple(row.values()) for name, row in found.items()} == {
+        "hw.temperature": ("Cel", "gauge", None, 40.5, None, None, time - 5),
+        "hw.gpu.memory.usage": ("By", "sum", False, 2.0**40, 1 << 40, start, time),
+        "hw.energy": ("J", "sum", True, 7.0, 7, start + 3, time - 5),
+    }
 
 
 def test_without_metrics_the_reason_is_told(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from grademl_otel import marks, semconv
-from grademl_otel.convert.spans import Link, Resource, Span
+from grademl_otel.convert.spans import Gauge, Link, Point, Resource, Span, Sum, UpDown
 from grademl_otel.convert.totals import metrics_of
 from grademl_otel.export import otlp, otlpjson
 from grademl_otel.export.sdkspans import hand_on, sdk_resource
@@ -216,6 +216,29 @@ def test_metric_line_and_request_agree() -> None:
     encoded = ExportMetricsServiceRequest.FromString(otlp.metric_request(RESOURCE, metrics).body)
 
     assert parsed(otlpjson.metric_line(RESOURCE, metrics)) == collector_form(encoded)
+
+
+SAMPLED = [
+    Gauge(
+        "hw.temperature", "Cel", "How hot.", 3000, [Point(40.5, {"hw.id": "GPU-1"}, 1000, 2900), Point(41)]
+    ),
+    UpDown("hw.memory", "By", "In use.", 1000, 3000, [Point(1 << 40, {"hw.id": "GPU-1"}), Point(-1)]),
+    Sum("hw.energy", "J", "Used.", 1000, 3000, [Point(7, {}, 1200, 2900), Point(2.0, {"hw.id": "GPU-1"})]),
+]
+
+
+def test_gauges_and_amounts_in_both_encodings() -> None:
+    encoded = ExportMetricsServiceRequest.FromString(otlp.metric_request(RESOURCE, SAMPLED).body)
+    assert parsed(otlpjson.metric_line(RESOURCE, SAMPLED)) == collector_form(encoded)
+
+    gauge, updown, counter = encoded.resource_metrics[0].scope_metrics[0].metrics
+    assert [point.start_time_unix_nano for point in gauge.gauge.data_points] == [0, 0]
+    assert [point.time_unix_nano for point in gauge.gauge.data_points] == [2900, 3000]
+    assert [point.WhichOneof("value") for point in gauge.gauge.data_points] == ["as_double", "as_int"]
+    assert (updown.sum.is_monotonic, counter.sum.is_monotonic) == (False, True)
+    assert updown.sum.aggregation_temporality == counter.sum.aggregation_temporality == 2
+    times = [(point.start_time_unix_nano, point.time_unix_nano) for point in counter.sum.data_points]
+    assert times == [(1200, 2900), (1000, 3000)]
 
 
 class Tagging(SpanProcessor):

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sampler against sources that hang, fail, talk nonsense, go and come back; by events, not by time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from grademl_otel.catalog.metric import COUNTER, GAUGE, Metric
+from grademl_otel.sampling import sampler as module
+from grademl_otel.sampling.faults import Faults
+from grademl_otel.sampling.sampler import Sample, Sampler
+from grademl_otel.sampling.source import Reading, Series, Source, SourceGone
+
+WAIT_S = 60
+TEMPERATURE = Metric("test.temperature", "Cel", GAUGE, "How hot.", "a test")
+TURNS = Metric("test.turns", "{turn}", COUNTER, "How often.", "a test")
+QUICK_S = 0.005
+
+
+class Fake:
+    """A source that does what ``act`` says, which is given the number of the reading, from 0."""
+
+    def __init__(self, name: str, act: Callable[[int], Any] | None = None) -> None:
+        self.name = name
+        self.heat = Series(TEMPERATURE, {"hw.id": name}, name)
+        self.turns = Series(TURNS, {"hw.id": name}, name)
+        self.act = act or self.ordinary
+        self.reads = 0
+        self.closed = 0
+        self.closed_in = ""
+
+    def ordinary(self, number: int) -> list[Reading]:
+        return [(self.heat, 40.5), (self.turns, number)]
+
+    def read(self) -> Sequence[Reading]:
+        self.reads += 1
+        found: Sequence[Reading] = self.act(self.reads - 1)
+        return found
+
+    def close(self) -> None:
+        self.closed += 1
+        self.closed_in = threading.current_thread().name
+
+
+class Shelf:
+    """A provider of what lies on it."""
+
+    name = "shelf"
+
+    def __init__(self, *sources: Source) -> None:
+        self.here: list[Source] = list(sources)
+        self.asked = 0
+        self.closed = 0
+        self.act: Callable[[], None] = lambda: None
+
+    def sources(self) -> Sequence[Source]:
+        self.asked += 1
+        self.act()
+        return list(self.here)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., tuple[Sampler, list[str]]]]:
+    """Return a function that starts a sampler, and gives what it tells."""
+    started: list[Sampler] = []
+
+    def start(*providers: Any, interval_s: float = QUICK_S, **options: Any) -> tuple[Sampler, list[str]]:
+        told: list[str] = []
+        sampler = Sampler(providers, interval_s, told.append, **options)
+        started.append(sampler)
+        sampler.start()
+        return sampler, told
+
+    yield start
+    for sampler in started:
+        sampler.stop(WAIT_S)
+
+
+def until(true: Callable[[], Any]) -> Any:
+    """Wait until ``true()`` is, and return it."""
+    end = time.monotonic() + WAIT_S
+    while not (found := true()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.002)
+    return found
+
+
+def values(sampler: Sampler, name: str) -> dict[tuple[Any, ...], int | float]:
+    return {
+        tuple(sample.series.attributes.values()): sample.value
+        for sample in sampler.latest()
+        if sample.series.metric.name == name
+    }
+
+
+def heats(sampler: Sampler) -> set[Any]:
+    return {key[0] for key in values(sampler, "test.temperature")}
+
+
+def failures(sampler: Sampler) -> dict[tuple[Any, ...], int | float]:
+    return values(sampler, "grademl.sampler.failures")
+
+
+def test_what_sources_say_is_there_with_its_times(make: Any) -> None:
+    a, b = Fake("a"), Fake("b")
+    before = time.perf_counter_ns()
+    sampler, told = make(Shelf(a, b))
+    until(lambda: a.reads > 3 and b.reads > 3)
+    samples: list[Sample] = sampler.latest()
+    now = time.perf_counter_ns()
+
+    by_series = {id(sample.series): sample for sample in samples}
+    assert by_series[id(a.heat)].value == 40.5
+    turns = by_series[id(a.turns)]
+    assert 1 <= turns.value <= a.reads
+    for sample in (turns, by_series[id(b.heat)]):
+        assert before <= sample.start_ns < sample.time_ns <= now
+    assert told == []
+    assert sampler.stop(WAIT_S)
+
+
+def test_ticks_are_at_whole_multiples_of_the_interval(make: Any) -> None:
+    times: list[int] = []
+    interval = 20_000_000
+    source = Fake("a")
+    sampler = Sampler([Shelf(source)], interval / 1e9)
+    sampler.listen(lambda name, at, readings: times.append(at))
+    sampler.start()
+    try:
+        until(lambda: len(times) > 5)
+    finally:
+        sampler.stop(WAIT_S)
+    ticks = [at // interval for at in times[1:]]  # the first is at once
+    assert ticks == sorted(set(ticks)), "two readings for one tick"
+
+
+def test_it_says_what_it_costs_and_nothing_where_there_is_nothing(make: Any) -> None:
+    source = Fake("a")
+    busy, _ = make(Shelf(source))
+    empty = Shelf()
+    idle, _ = make(empty)
+    until(lambda: source.reads > 2 and empty.asked)
+    (cost,) = values(busy, "grademl.sampler.cost").values()
+    assert 0 < cost < 10
+    assert idle.latest() == []
+
+
+def test_one_that_hangs_stops_nobody_and_its_values_are_not_repeated(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LEAST_DEADLINE_NS", 100_000_000)
+    hangs, release = threading.Event(), threading.Event()
+
+    def act(number: int) -> Any:
+        if number == 2:
+            hangs.set()
+            release.wait(WAIT_S)
+        return slow.ordinary(number)
+
+    slow, other = Fake("slow", act), Fake("other")
+    shelf = Shelf(slow, other)
+    sampler, told = make(shelf)
+    assert hangs.wait(WAIT_S)
+    until(lambda: heats(sampler) == {"other"})
+    late = until(lambda: values(sampler, "grademl.sampler.late").get(("slow",)))
+    until(lambda: values(sampler, "grademl.sampler.late")[("slow",)] > late)
+    reads = other.reads
+    until(lambda: other.reads > reads + 3)
+    assert slow.reads == 3
+    assert len([line for line in told if line.startswith("slow: no answer for ")]) == 1
+
+    missed = values(sampler, "grademl.sampler.late")[("slow",)]
+    release.set()
+    until(lambda: heats(sampler) == {"slow", "other"})
+    until(lambda: "slow: is read again" in told)
+    assert values(sampler, "grademl.sampler.late")[("slow",)] >= missed
+    assert len(told) == 2
+
+
+def test_stop_does_not_wait_for_one_that_hangs(make: Any) -> None:
+    hangs, release = threading.Event(), threading.Event()
+
+    def act(number: int) -> Any:
+        hangs.set()
+        release.wait(WAIT_S)
+        return []
+
+    slow, other = Fake("slow", act), Fake("other")
+    shelf = Shelf(slow, other)
+    sampler, _ = make(shelf)
+    assert hangs.wait(WAIT_S)
+    until(lambda: other.reads)
+    assert not sampler.stop(0.01)
+    until(lambda: other.closed)
+    assert sampler.latest() == []
+    assert (slow.closed, shelf.closed) == (0, 0)
+    release.set()
+    until(lambda: shelf.closed)
+    assert (slow.closed, other.closed, shelf.closed) == (1, 1, 1)
+    assert slow.closed_in == "grademl slow"
+
+
+def test_a_provider_that_hangs_stops_nobody(make: Any) -> None:
+    hangs, release = threading.Event(), threading.Event()
+
+    def act() -> None:
+        hangs.set()
+        release.wait(WAIT_S)
+
+    stuck = Shelf()
+    stuck.name = "stuck"
+    stuck.act = act
+    source = Fake("a")
+    sampler, told = make(stuck, Shelf(source), rescan_s=0.01)
+    assert hangs.wait(WAIT_S)
+    until(lambda: source.reads > 2)
+    until(lambda: sampler.latest() and any(line.startswith("stuck: no answer") for line in told))
+    assert not sampler.stop(0.01)
+    release.set()
+    until(lambda: stuck.closed)
+
+
+def test_failures_are_counted_told_once_and_over(make: Any) -> None:
+    def act(number: int) -> Any:
+        if number in (2, 3, 4, 6):
+            raise OSError("no such device")
+        if number == 7:
+            raise ValueError("odd")
+        return source.ordinary(number)
+
+    source = Fake("a", act)
+    sampler, told = make(Shelf(source))
+    until(lambda: source.reads > 9)
+    assert failures(sampler) == {("a", "OSError"): 4, ("a", "ValueError"): 1}
+    assert told == [
+        "a: cannot be read: OSError: no such device",
+        "a: is read again",
+        "a: cannot be read: ValueError: odd",
+        "a: is read again",
+    ]
+    assert heats(sampler) == {"a"}
+
+
+def test_pauses_grow_while_it_fails(make: Any) -> None:
+    times: list[int] = []
+
+    def act(number: int) -> Any:
+        times.append(time.perf_counter_ns())
+        raise OSError("no")
+
+    source = Fake("a", act)
+    sampler, _ = make(Shelf(source))
+    until(lambda: len(times) > 7)
+    assert times[7] - times[6] >= (1 << 5) * QUICK_S * 1e9
+    assert values(sampler, "grademl.sampler.late").get(("a",), 0) < 1 << 5, "a pause is no lateness"
+    assert heats(sampler) == set()
+
+
+@pytest.mark.parametrize("nonsense", [None, 7, "text", [None], [()], [(1, 2)], [("a", 1, 2)]])
+def test_nonsense_is_a_failure(make: Any, nonsense: Any) -> None:
+    source = Fake("a", lambda number: nonsense)
+    other = Fake("b")
+    sampler, told = make(Shelf(source, other))
+    until(lambda: failures(sampler) and other.reads > 2)
+    assert heats(sampler) == {"b"}
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("value", [None, "7", float("nan"), float("inf"), 1 << 63, -(1 << 64), True, [1]])
+def test_impossible_values_do_not_cost_the_others(make: Any, value: Any) -> None:
+    source = Fake("a", lambda number: [(source.heat, value), (source.turns, number)])
+    sampler, told = make(Shelf(source))
+    until(lambda: source.reads > 3 and failures(sampler))
+    assert values(sampler, "test.temperature") == {}
+    assert values(sampler, "test.turns")
+    assert told == [
+        line for line in told if line.startswith("a: says nonsense: ValueError: test.temperature")
+    ]
+
+
+def test_one_that_is_gone_is_closed_and_its_provider_asked(make: Any) -> None:
+    def act(number: int) -> Any:
+        if number == 2:
+            shelf.here.remove(first)
+            raise SourceGone
+        return first.ordinary(number)
+
+    first = Fake("a", act)
+    shelf = Shelf(first)
+    sampler, told = make(shelf, rescan_s=WAIT_S * 10)
+    until(lambda: first.closed and shelf.asked == 2)
+    until(lambda: heats(sampler) == set())
+    assert (first.reads, first.closed, told) == (3, 1, [])
+    assert failures(sampler) == {}
+
+
+def test_one_that_is_gone_again_and_again_is_no_busy_loop(make: Any) -> None:
+    class Flapping(Shelf):
+        def sources(self) -> Sequence[Source]:
+            self.asked += 1
+            return [Fake("a", gone)]
+
+    def gone(number: int) -> Any:
+        raise SourceGone
+
+    shelf, other = Flapping(), Fake("b")
+    make(shelf, Shelf(other), rescan_s=WAIT_S * 10)
+    until(lambda: shelf.asked >= 2)
+    until(lambda: other.reads > 50)
+    assert shelf.asked == 2
+
+
+def test_hot_plug(make: Any) -> None:
+    first, second = Fake("a"), Fake("b")
+    shelf = Shelf(first)
+    sampler, told = make(shelf, rescan_s=0.01)
+    until(lambda: heats(sampler) == {"a"})
+    shelf.here.append(second)
+    until(lambda: heats(sampler) == {"a", "b"})
+    shelf.here.remove(first)
+    until(lambda: first.closed)
+    until(lambda: heats(sampler) == {"b"})
+    again = Fake("a")
+    shelf.here.append(again)
+    until(lambda: heats(sampler) == {"a", "b"})
+    assert (second.closed, told) == (0, [])
+
+
+def test_a_name_has_one_thread_even_when_its_predecessor_hangs(make: Any) -> None:
+    hangs, release = threading.Event(), threading.Event()
+
+    def act(number: int) -> Any:
+        hangs.set()
+        release.wait(WAIT_S)
+        return []
+
+    stuck, again = Fake("a", act), Fake("a")
+    shelf = Shelf(stuck)
+    make(shelf, rescan_s=0.01)
+    assert hangs.wait(WAIT_S)
+    shelf.here[:] = [again]
+    asked = shelf.asked
+    until(lambda: shelf.asked > asked + 3)
+    assert again.reads == 0
+    release.set()
+    until(lambda: again.reads)
+    assert stuck.closed == 1
+
+
+def test_a_provider_that_fails_is_asked_again(make: Any) -> None:
+    def act() -> None:
+        if shelf.asked < 3:
+            raise RuntimeError("driver not loaded")
+
+    source = Fake("a")
+    shelf = Shelf(source)
+    shelf.act = act
+    sampler, told = make(shelf)
+    until(lambda: source.reads > 1)
+    assert failures(sampler) == {("shelf", "RuntimeError"): 2}
+    assert told == [
+        "shelf: cannot tell what there is: RuntimeError: driver not loaded", "shelf: is read again"
+    ]  # fmt: skip
+
+
+def test_listeners_hear_each_reading_and_cannot_break_it(make: Any) -> None:
+    heard: list[tuple[str, int, int]] = []
+
+    def bad(name: str, at: int, readings: Sequence[Reading]) -> None:
+        raise KeyError("mine")
+
+    source = Fake("a")
+    told: list[str] = []
+    sampler = Sampler([Shelf(source)], QUICK_S, told.append)
+    sampler.listen(bad)
+    sampler.listen(lambda name, at, readings: heard.append((name, at, len(readings))))
+    sampler.start()
+    try:
+        until(lambda: len(heard) > 3)
+        assert heats(sampler) == {"a"}
+    finally:
+        sampler.stop(WAIT_S)
+    assert {(name, count) for name, _, count in heard} == {("a", 2)}
+    assert len(told) == 1
+
+
+def test_a_tell_that_raises_harms_nothing() -> None:
+    def tell(line: str) -> None:
+        raise RuntimeError(line)
+
+    faults = Faults(tell)
+    faults.failed("a", OSError("x"))
+    faults.recovered("a")
+    assert faults.counts() == [("a", "OSError", 1)]
+
+
+def test_kinds_of_failures_are_bounded() -> None:
+    told: list[str] = []
+    faults = Faults(told.append)
+    for number in range(1000):
+        faults.failed(f"device {number}", OSError("x"))
+    assert len(told) <= 256
+    assert len(faults.counts()) <= 257
+    assert sum(count for _, _, count in faults.counts()) == 1000
+
+
+def test_a_message_that_is_no_text_is_told_all_the_same() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return b"\xff".decode()
+
+    told: list[str] = []
+    Faults(told.append).failed("a", Odd())
+    assert told == ["a: cannot be read: Odd: ?"]
+
+
+def test_sources_that_are_gone_are_not_kept(make: Any) -> None:
+    shelf = Shelf(Fake("a"))
+    seen = weakref.ref(shelf.here[0])
+    sampler, _ = make(shelf, rescan_s=0.01)
+    until(lambda: heats(sampler))
+    shelf.here.clear()
+    until(lambda: (gc.collect(), seen() is None)[1])
+    assert sampler.latest() != [], "what the sampler says of itself stays"
+
+
+def test_counts_of_what_is_gone_stay(make: Any) -> None:
+    def act(number: int) -> Any:
+        if number:
+            raise SourceGone
+        raise OSError("x")
+
+    source = Fake("a", act)
+    shelf = Shelf(source)
+    sampler, _ = make(shelf, rescan_s=WAIT_S * 10)
+    until(lambda: source.closed)
+    shelf.here.clear()
+    assert failures(sampler) == {("a", "OSError"): 1}
+
+
+def test_no_more_threads_is_told_and_tried_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, []
+
+    def starting(thread: threading.Thread) -> None:
+        if thread.name == "grademl a" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    a, b = Fake("a"), Fake("b")
+    sampler, told = make(Shelf(a, b), rescan_s=0.01)
+    until(lambda: heats(sampler) == {"a", "b"})
+    assert told[0] == "shelf: cannot be sampled: RuntimeError: can't start new thread"
+
+
+def test_a_forked_child_has_no_sampler(make: Any) -> None:
+    source = Fake("a")
+    sampler, _ = make(Shelf(source))
+    until(lambda: heats(sampler))
+    out, into = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            reads = source.reads
+            sampler.start()
+            told = [sampler.latest() == [], sampler.stop(WAIT_S), source.reads == reads]
+            other = Fake("a")
+            own = Sampler([Shelf(other)], QUICK_S)
+            own.start()
+            until(lambda: heats(own))
+            told.append(own.stop(WAIT_S))
+            os.write(into, b"ok" if all(told) else repr(told).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        assert pipe.read() == b"ok"
+    os.waitpid(pid, 0)
+    assert heats(sampler) == {"a"}
+
+
+def test_it_starts_once_and_stops_twice(make: Any) -> None:
+    source = Fake("a")
+    sampler, _ = make(Shelf(source))
+    sampler.start()
+    until(lambda: source.reads > 1)
+    assert sampler.stop(WAIT_S)
+    assert sampler.stop(WAIT_S)
+    sampler.start()
+    assert sampler.latest() == []
+    assert source.closed == 1
+    never = Sampler([Shelf(source)], QUICK_S)
+    assert never.stop(WAIT_S)
+    assert never.latest() == []
+
+
+def test_paces_of_their_own(make: Any) -> None:
+    quick, slow = Fake("quick"), Fake("slow")
+    sampler = Sampler([Shelf(quick)], QUICK_S)
+    sampler.add([Shelf(slow)], 1000)
+    sampler.start()
+    try:
+        until(lambda: quick.reads > 10)
+        assert slow.reads == 1
+        assert heats(sampler) == {"quick", "slow"}
+    finally:
+        assert sampler.stop(WAIT_S)
