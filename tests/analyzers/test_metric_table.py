@@ -208,9 +208,9 @@ def test_what_was_sampled_is_read_as_it_was_written(tmp_path: Path) -> None:
     ]
     source = stored(tmp_path, simulate(SMALL), metric_line(spans.Resource({"host.name": "node-0"}), metrics))
     columns = ("name", "unit", "kind", "monotonic", "value", "whole", "start_ns", "time_ns", "attributes")
-    found = {row.pop("name"): row for row in rows(source, *columns)}
-    assert {row.pop("attributes") for row in found.values()} == {'{"hw.id":"GPU-1","hw.type":"gpu"}'}
-    assert {name: tuple(row.values()) for name, row in found.items()} == {
+    found = rows(source, *columns)
+    assert {row["attributes"] for row in found} == {'{"hw.id":"GPU-1","hw.type":"gpu"}'}
+    assert {row["name"]: tuple(row[name] for name in columns[1:-1]) for row in found} == {
         "hw.temperature": ("Cel", "gauge", None, 40.5, None, None, time - 5),
         "hw.gpu.memory.usage": ("By", "sum", False, 2.0**40, 1 << 40, start, time),
         "hw.energy": ("J", "sum", True, 7.0, 7, start + 3, time - 5),
