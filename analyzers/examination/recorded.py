@@ -11,7 +11,7 @@ import numpy as np
 
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.model.evidence import count_of
-from grademl_otel.analyzers.model.recording import in_words
+from grademl_otel.analyzers.model.recording import in_words, percent_kept
 from grademl_otel.analyzers.model.run import Run
 from grademl_otel.analyzers.units import count, percent
 
@@ -153,6 +153,9 @@ def _spans(run: Run) -> Signal:
     if expected is not None and received < expected:
         how = "they left the recorder: look at the collector and at the server's limits"
         return Signal("spans", IN_PART, f"{received:,} of {expected:,} that were sent are here", how)
+    if any(percent_kept(run.spans.attributes(ix)) is not None for ix in run.run_spans.values()):
+        how = "raise GRADEML_SAMPLE_PERCENT of the gateway, see docs/collectors.md"
+        return Signal("spans", IN_PART, f"{received:,}; a gateway keeps the detail of some steps only", how)
     if left_out:
         limit = f"a trace holds {sc.MAX_SPANS_PER_TRACE:,} at most, see docs/levels.md"
         return Signal("spans", IN_PART, f"{received:,}; {left_out:,} were left out", limit)

@@ -268,8 +268,13 @@ def _ends(evidence: Evidence, reasons: Reasons) -> None:
 
 
 def _spans(evidence: Evidence, reasons: Reasons) -> int | None:
+    """Return how many spans should be here, as far as the ranks tell; None where a gateway left out some."""
     expected: int | None = None
+    for rank, (lacking, kept) in evidence.steps_lacking.items():
+        reasons.of_rank(rank, f"{lacking:,} of {kept:,} steps that the gateway kept lack their spans")
     for rank in evidence.ranks:
+        if rank in evidence.sampled:
+            continue
         own = evidence.run_attributes.get(rank, {})
         emitted = max(count_of(own, semconv.SPANS_EMITTED), evidence.emitted.get(rank, 0))
         if not emitted:
@@ -280,7 +285,7 @@ def _spans(evidence: Evidence, reasons: Reasons) -> int | None:
             unsent = count_of(own, semconv.TRACER_UNSENT)
             known = f", {unsent:,} were lost on their way out of the recorder" if unsent else ""
             reasons.of_rank(rank, f"{emitted - received:,} of {emitted:,} spans are missing{known}")
-    return expected
+    return None if evidence.sampled else expected
 
 
 def _dropped(evidence: Evidence, reasons: Reasons) -> int:

@@ -47,6 +47,10 @@ class Evidence:
     """Spans without a parent in the run's trace."""
     of_cut_traces: dict[str, int] = field(default_factory=dict)
     """Traces that the server cut, as it says, and how many of their spans are here."""
+    sampled: dict[int, float] = field(default_factory=dict)
+    """Rank -> per cent of the traces of its steps that a gateway keeps, where it leaves out any."""
+    steps_lacking: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of those ranks: of how many steps that it kept no span is here, and of how many one should be."""
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Rank -> start of its first pass over a loader, else of its main lane, and end of that."""
 

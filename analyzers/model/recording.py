@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was recorded or sent in part by design, and why, as windows and run spans say."""
+"""What was recorded or sent in part by design, and why, as windows and run spans say.
+
+A gateway may keep the traces of some steps only (docs/collectors.md). It tells so on the spans that it always
+keeps, so that what it left out does not pass for lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.evidence import count_of
-from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Reduced
+from grademl_otel.analyzers.model.facts import COMPLETE_LEVEL, Reduced, StepTable
 from grademl_otel.analyzers.model.tables import TablePart
 from grademl_otel.analyzers.units import count
 
@@ -66,6 +71,51 @@ def _of_levels(levels: Sequence[Reduced]) -> str:
     missing = _NO_STEPS if coarsest.level >= _COUNTED else _NO_PHASES
     because = f" ({coarsest.reason})" if coarsest.reason else ""
     return f"recorded in part from step {since:,} {until}, {at} {coarsest.level}: {missing}{because}"
+
+
+def percent_kept(attributes: Mapping[str, Any]) -> float | None:
+    """Return the part of traces of steps that a gateway keeps, 0 to 100; None where none leaves out any."""
+    value = attributes.get(semconv.GATEWAY_PERCENT)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and 0 <= value < 100 else None
+
+
+def sampled_ranks(
+    run_attributes: Mapping[int, Mapping[str, Any]], parts: Sequence[TablePart]
+) -> dict[int, float]:
+    """Return rank -> per cent of the traces of its steps that a gateway keeps, the least that it was."""
+    said = [*run_attributes.items(), *((part.rank, part.attributes) for part in parts)]
+    found: dict[int, float] = {}
+    for rank, attributes in said:
+        if (kept := percent_kept(attributes)) is not None:
+            found[rank] = min(kept, found.get(rank, kept))
+    return found
+
+
+def kept_by_gateway(
+    sampled: Mapping[int, float], steps: StepTable, spans: Collection[tuple[int, int]]
+) -> tuple[list[str], dict[int, tuple[int, int]]]:
+    """Return a line on how many steps are in detail, and of each rank what is missing of those.
+
+    ``spans`` are (rank, number) of the training steps whose own spans are here. A gateway keeps the trace of
+    a step whole or not at all: of one that is here, each rank that sent detail has a span. What is missing is
+    (steps without a span, of how many that should have one).
+    """
+    if not sampled:
+        return [], {}
+    detailed = (steps.flags & semconv.FLAG_DETAILED) > 0
+    detailed &= (steps.flags & (semconv.FLAG_EVALUATE | semconv.FLAG_INCOMPLETE)) == 0
+    sent = set(zip(steps.rank[detailed].tolist(), steps.step[detailed].tolist(), strict=True))
+    kept = {number for rank, number in spans if (rank, number) in sent}
+    due = Counter(rank for rank, number in sent if rank in sampled and number in kept)
+    here = Counter(rank for rank, number in spans if (rank, number) in sent)
+    lacking = {rank: (of - here[rank], of) for rank, of in sorted(due.items()) if here[rank] < of}
+    sent_steps = count(len({number for _, number in sent}), "training step")
+    line = (
+        f"a gateway kept the detail of {len(kept):,} of {sent_steps}: {min(sampled.values()):g} % of all, and"
+        " those that failed, were slow or outliers; whether phases are missing in them is not known"
+    )
+    return [line], lacking
 
 
 def left_out(run_attributes: Mapping[int, Mapping[str, Any]], parts: Sequence[TablePart]) -> list[str]:

@@ -28,7 +28,13 @@ from grademl_otel.analyzers.model.facts import (
     names_itself,
 )
 from grademl_otel.analyzers.model.lanes import busiest_lanes, without_others
-from grademl_otel.analyzers.model.recording import in_words, left_out, reductions
+from grademl_otel.analyzers.model.recording import (
+    in_words,
+    kept_by_gateway,
+    left_out,
+    reductions,
+    sampled_ranks,
+)
 from grademl_otel.analyzers.model.tables import MalformedTable, TablePart, decode_table, join_parts
 
 __all__ = [
@@ -175,6 +181,9 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
     evidence.detailed = {
         key[:2] for key, kind in kinds.items() if kind == "train" and step_spans[key] in whole
     }
+    evidence.sampled = sampled_ranks(evidence.run_attributes, parts)
+    trained = {key[:2] for key, kind in kinds.items() if kind == "train"}
+    sampling, evidence.steps_lacking = kept_by_gateway(evidence.sampled, steps, trained)
     evidence.count_spans(spans, attempt.ixs, attempt.rank_of_span, attempt.in_run_trace(attempt.ixs))
     evidence.compare_detail(spans, step_spans, steps)
     steps, unfinished = without_last(steps, evidence.ended)
@@ -187,7 +196,7 @@ def _assemble(attempt: Attempt, telemetry: Telemetry, rule: ClockRule | None) ->
         for rank, (low, high) in bounds.items()
     }
     completeness = judge(evidence, census)
-    completeness.notes = [*beside, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
+    completeness.notes = [*beside, *sampling, *left_out(evidence.run_attributes, parts), *in_words(reduced)]
     completeness.notes += [*given_up(parts), *unfinished, *attempt.untied()]
     return Run(
         run_id=attempt.run_id,

@@ -117,6 +117,8 @@ def _step_attributes(emitter: Emitter, kept: Kept) -> Attributes:
         attributes[semconv.STEP_SAMPLES] = kept.samples
     if kept.collected.skipped:
         attributes[semconv.STEP_SKIPPED] = kept.collected.skipped
+    if kept.row.flags & semconv.FLAG_OUTLIER:
+        attributes[semconv.STEP_OUTLIER] = True
     if kept.epoch >= 0 and kept.trace_kind != semconv.TRACE_EVAL_STEP:
         attributes[semconv.EPOCH_NUMBER] = kept.epoch
     return attributes

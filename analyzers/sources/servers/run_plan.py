@@ -13,6 +13,7 @@ from typing import Final
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.model.columns import Telemetry
+from grademl_otel.analyzers.model.recording import sampled_ranks
 from grademl_otel.analyzers.model.run import build_run, window_parts
 
 _BATCH: Final = 16
@@ -28,7 +29,8 @@ class DetailedSteps:
 
     certain: list[int] = field(default_factory=list)
     guessed: list[int] = field(default_factory=list)
-    """Of incomplete steps: their number is known only if every row before them was closed."""
+    """Of incomplete steps: their number is known only if every row before them was closed. Of all where a
+    gateway keeps the traces of some only."""
 
 
 class RunPlan:
@@ -103,7 +105,9 @@ class RunPlan:
         """Return the traces of the steps that the tables say have detail."""
         found: dict[int, tuple[int, int]] = {}
         guessed: dict[int, None] = {}
-        for part in window_parts(telemetry, self.run_id, self.attempt):
+        parts = window_parts(telemetry, self.run_id, self.attempt)
+        sampled = bool(sampled_ranks({}, parts))
+        for part in parts:
             flags = part.columns["flags"].tolist()
             steps = part.columns["step"].tolist()
             evaluated = part.eval_steps_so_far - sum(1 for flag in flags if flag & semconv.FLAG_EVALUATE)
@@ -120,7 +124,10 @@ class RunPlan:
                     found[self._trace(semconv.TRACE_EVAL_STEP, number)] = rank
                 else:
                     found[self._trace(semconv.TRACE_STEP, step)] = rank
-        return DetailedSteps(sorted(found, key=found.__getitem__), list(guessed))
+        certain = sorted(found, key=found.__getitem__)
+        if sampled:
+            return DetailedSteps([], [*certain, *guessed])
+        return DetailedSteps(certain, list(guessed))
 
     def _trace(self, kind: str, number: int = 0, shard: int = 0) -> int:
         return semconv.trace_id(self.run_id, self.attempt, kind, number, shard)
