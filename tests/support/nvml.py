@@ -72,8 +72,19 @@ def build(old_driver: bool = False) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as work:
         made = Path(work) / _SONAME
         subprocess.run(
-            [compiler, "-shared", "-fPIC", "-O2", "-fvisibility=hidden", f"-Wl,-soname,{_SONAME}", *flags]
-            + ["-o", str(made), str(source), "-lpthread"],
+            [
+                compiler,
+                "-shared",
+                "-fPIC",
+                "-O2",
+                "-fvisibility=hidden",
+                f"-Wl,-soname,{_SONAME}",
+                *flags,
+                "-o",
+                str(made),
+                str(source),
+                "-lpthread",
+            ],
             check=True,
             capture_output=True,
             text=True,
