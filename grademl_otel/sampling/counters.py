@@ -30,6 +30,15 @@ class Running:
         self._before_zero: int | float = 0
         self.total: int | float = 0
 
+    def widen(self, bits: int) -> None:
+        """The counter has turned out to be wider than was thought."""
+        self._modulus = 1 << bits
+
+    def restart(self) -> None:
+        """What it says next it has counted since 0."""
+        self._last = 0
+        self._before_zero = 0
+
     def add(self, raw: int | float) -> int | float:
         """Take what the counter says now; return the total. Raises ValueError for what no counter can say."""
         if not 0 <= raw < self._modulus:

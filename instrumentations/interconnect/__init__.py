@@ -1,2 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of interconnect."""
+"""Ports of InfiniBand, RoCE, Omni-Path and EFA, and network interfaces, from /proc and /sys."""
+
+from __future__ import annotations
+
+from grademl_otel.instrumentations.interconnect.interfaces import Interfaces
+from grademl_otel.instrumentations.interconnect.ports import Ports
+from grademl_otel.sampling.roots import Roots
+from grademl_otel.sampling.source import Provider
+
+
+def providers(roots: Roots) -> list[Provider]:
+    """Return what finds the ports and the interfaces of this host; apart, so that neither waits for the other."""
+    return [Ports(roots), Interfaces(roots)]
