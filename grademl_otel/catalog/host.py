@@ -32,7 +32,7 @@ CPU_BUSY: Final = Metric(
     "grademl.host.cpu.busy",
     "s",
     COUNTER,
-    "CPU time used of what the job may use: that of the control group whose quota binds, else of all the CPUs "
+    "CPU time used of what the job may use: that of the control group whose quota binds, else of all CPUs "
     "that it may run on, in modes other than idle and iowait.",
     "/proc/stat; cpu.stat or cpuacct.usage where a quota binds",
     column="cpu.busy",
@@ -224,7 +224,7 @@ CGROUP_MEMORY_USAGE: Final = Metric(
     "grademl.host.cgroup.memory.usage",
     "By",
     UPDOWN,
-    "Memory of the job's control group, with its page cache: of the one whose limit binds, else the innermost.",
+    "Memory of the job's control group, with page cache: of the one whose limit binds, else the innermost.",
     "memory.current (version 2), memory.usage_in_bytes (version 1)",
 )
 CGROUP_WORKING_SET: Final = Metric(
