@@ -60,6 +60,35 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+class Beside(Protocol):
+    """What is recorded beside the marks of one ring: of its host and its process. Nothing of it raises."""
+
+    def begin(self, info: marks.RunInfo, run_start_ns: int) -> None:
+        """It is known whose marks these are, and when the run began, in ns of ``perf_counter``."""
+
+    def attach(self, spans: Sequence[Span], ending: bool) -> None:
+        """Add to ``spans``, which are about to be sent for the first time; ``ending``: they are the last."""
+
+    def metrics(self) -> Sequence[Metric]:
+        """Metrics of the process, to go with those of the run."""
+
+    def end(self) -> None:
+        """All of the run is told; called once more at the end of the ring."""
+
+
+class Alone:
+    """Nothing is recorded beside the marks."""
+
+    def begin(self, info: marks.RunInfo, run_start_ns: int) -> None: ...
+
+    def attach(self, spans: Sequence[Span], ending: bool) -> None: ...
+
+    def metrics(self) -> Sequence[Metric]:
+        return ()
+
+    def end(self) -> None: ...
+
+
 OpenSinks = Callable[[marks.RunInfo, int], list[Sink]]
 """Opens the sinks of a run, given its info and its start in Unix ns."""
 
@@ -69,7 +98,8 @@ class Pump:
 
     ``hold_ns`` is how long finished spans may wait for others to travel with, ``metrics_every_ns`` how often
     metrics are sent; ``recovered`` says that the process was gone before anybody served its ring here.
-    ``before_last_ack`` is called when everything is delivered and the owner is about to learn it.
+    ``before_last_ack`` is called when everything is delivered and the owner is about to learn it. ``beside``
+    is what goes with its spans and metrics.
     """
 
     def __init__(
@@ -80,6 +110,7 @@ class Pump:
         metrics_every_ns: int = DEFAULT_METRICS_EVERY_NS,
         recovered: bool = False,
         before_last_ack: Callable[[], None] = lambda: None,
+        beside: Beside | None = None,
     ):
         self.reader = reader
         self._open_sinks = open_sinks
@@ -95,10 +126,14 @@ class Pump:
         self._hold_ns = hold_ns
         self._recovered = recovered
         self._before_last_ack = before_last_ack
+        self._beside: Beside = beside or Alone()
+        self._begun = False
         self._unsent_before = reader.load_unsent()
         self._unsent: Counts = self._unsent_before
         self._problem = ""
         self._held: list[Span] = []
+        self._fresh: list[Span] = []
+        """Those of them that no relay before this one may have sent."""
         self._held_since = 0
         self._metrics_every_ns = metrics_every_ns
         self._metrics_at = time.perf_counter_ns()
@@ -143,6 +178,7 @@ class Pump:
         self._hold(spans)
         if how == "exit" and self._waits_for_work():
             self._held.clear()
+            self._fresh.clear()
             self._last_metrics_sent = True
         self._hand_on(at_the_end=True)
         self.acknowledge()
@@ -162,6 +198,7 @@ class Pump:
             self._last_metrics_sent = True
             self._send_metrics(final=True)
             self._await_delivery()
+            self._beside.end()
         reached = None
         while self._unacknowledged:
             progress, tickets = self._unacknowledged[0]
@@ -195,6 +232,7 @@ class Pump:
         for sink in self._sinks or ():
             sink.close()
         self._sinks = []
+        self._beside.end()
         self.reader.close()
 
     def _convert(self, batch: Sequence[Mark]) -> None:
@@ -202,7 +240,11 @@ class Pump:
         now = time.perf_counter_ns()
         believed = [mark if believable(mark, now) else NOTHING for mark in batch]
         self._not_believed += believed.count(NOTHING)
-        self._hold(self._converter.feed(believed, self.reader.next - len(batch)))
+        again = not self._converter.caught_up
+        self._hold(self._converter.feed(believed, self.reader.next - len(batch)), again)
+        if not self._begun and (info := self._converter.info) is not None:
+            self._begun = True
+            self._beside.begin(info, self._converter.run_start_unix_ns - info.perf_to_unix_ns)
         if batch and not self._held and self._converter.caught_up:
             self._await_delivery()  # state only
 
@@ -238,18 +280,23 @@ class Pump:
         totals = self.reader.accumulators()
         return totals if believable_totals(totals, now_ns) else None
 
-    def _hold(self, spans: Sequence[Span]) -> None:
+    def _hold(self, spans: Sequence[Span], again: bool = False) -> None:
+        """Take ``spans`` that are to be sent; ``again``: a relay before this one has, or nearly so."""
         if spans and not self._held:
             self._held_since = time.perf_counter_ns()
         self._held += spans
+        if not again:
+            self._fresh += spans
 
     def _hand_on(self, at_the_end: bool = False) -> None:
         if self._waits_for_work() and not at_the_end:
             return
         spans, self._held = self._held, []
+        fresh, self._fresh = self._fresh, []
         self._leave_cuts()
         info = self._converter.info
         if spans and info is not None and info.traces:
+            self._beside.attach(fresh, at_the_end)
             for sink in self._opened(info):
                 sink.take_spans(spans)
         if at_the_end or self._converter.caught_up:
@@ -272,6 +319,7 @@ class Pump:
         self._count_unsent()
         at = now + info.perf_to_unix_ns
         metrics = metrics_of(totals, self._converter.lost, self._unsent, start, at, self._converter.name_of)
+        metrics += self._beside.metrics()
         for sink in self._opened(info):
             sink.take_metrics(metrics, final)
 

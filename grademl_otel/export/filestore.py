@@ -70,6 +70,11 @@ def run_folder(store: Path, run_id: str, start_unix_ns: int) -> Path:
         return folder
 
 
+def existing_folder(store: Path, run_id: str) -> Path | None:
+    """Return the folder of ``run_id`` in ``store``, None when no rank has made it yet; may raise OSError."""
+    return min(store.glob(f"*-{run_id}"), default=None)
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold ``folder``'s own lock; goes on without it after a second, or where there are no locks."""

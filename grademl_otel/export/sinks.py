@@ -171,7 +171,7 @@ class Sinks:
         if FILE in info.exporters:
             sinks.append(_open_file(info, resource, start_unix_ns))
         if OTLP in info.exporters:
-            sinks.append(self._open_otlp(resource))
+            sinks.append(self.open_otlp(resource))
         return sinks
 
     def relieve(self, urgent: bool = False) -> None:
@@ -187,7 +187,8 @@ class Sinks:
         if self._pipeline is not None:
             self._pipeline.close(wait_s)
 
-    def _open_otlp(self, resource: Resource) -> Sink:
+    def open_otlp(self, resource: Resource) -> Sink:
+        """Return the way to the collector for telemetry of ``resource``."""
         # gRPC, requests and protobuf are imported only where something is exported.
         from grademl_otel.export.pipeline import open_pipeline
         from grademl_otel.export.settings import OtlpSettingsError

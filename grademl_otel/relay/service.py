@@ -22,6 +22,7 @@ from grademl_otel.digest import SETTINGS_DIGITS
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Pump
 from grademl_otel.relay.calls import answer_at, hand_over, let_go, wait_for_call, wake_path
+from grademl_otel.relay.hardware import Hardware
 from grademl_otel.relay.launch import elect, holds, retire
 from grademl_otel.ring import layout
 from grademl_otel.ring.mirror import Mirror
@@ -76,6 +77,7 @@ class Relay:
         self._rings: dict[Path, _Served] = {}
         self._unusable: dict[Path, int] = {}
         self._sinks = Sinks(settings, environ)
+        self._hardware = Hardware(settings, environ, self._sinks, folder, digest)
         self._stopping = False
         self._idle_since = time.perf_counter_ns()
         self._adopted_at = -_ADOPT_EVERY_NS
@@ -192,6 +194,7 @@ class Relay:
             recovered=recovered,
             # Else a relay that dies with the process, as in a container, leaves it to be told once more.
             before_last_ack=partial(_remove_files, path),
+            beside=self._hardware.beside(reader.pid, alive=foreign is None and not recovered),
         )
         if mirror is not None:
             mirror.update(reader)  # before anything is read: there may be much
@@ -253,6 +256,7 @@ class Relay:
                 _log.warning("%s: given up", path, exc_info=not isinstance(error, (RingCorrupt, OSError)))
                 self._unusable[path] = time.perf_counter_ns()
                 self._detach(path, ring)
+        self._hardware.turn(time.perf_counter_ns())
         self._sinks.relieve()
         return busy
 
@@ -324,6 +328,7 @@ class Relay:
             except Exception as error:
                 _log.warning("%s: %s", path, error)
             self._detach(path, ring)
+        self._hardware.close()
         self._sinks.close(max(0.0, (deadline - time.perf_counter_ns()) / 1e9))
 
     def _idle_too_long(self) -> bool:

@@ -270,6 +270,5 @@ def _natural(text: str) -> tuple[tuple[str, int], ...]:
     """Return what sorts ``mlx5_10`` after ``mlx5_9``."""
     pieces = _DIGITS.split(text)
     return tuple(
-        (word, int(number[:18]))
-        for word, number in zip(pieces[::2], [*pieces[1::2], "0"], strict=True)
+        (word, int(number[:18])) for word, number in zip(pieces[::2], [*pieces[1::2], "0"], strict=True)
     )

@@ -149,7 +149,9 @@ def _fit(rows: Sequence[Row], room: int) -> int:
     for _, of_kind in groupby(rows, key=lambda row: row.kind):
         own = list(of_kind)
         holes += len({row.device for row in own}) * len({row.column for row in own}) - len(own)
-    each = [holes * _number(ABSENT) + sum(_number(row.values[index]) for row in rows) for index in range(bins)]
+    each = [
+        holes * _number(ABSENT) + sum(_number(row.values[index]) for row in rows) for index in range(bins)
+    ]
     return sum(size <= room for size in accumulate(each))
 
 

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a relay samples beside the rings: GPUs, the host, its network, and the processes of the jobs.
+
+One sampler serves all runs. What it reads goes two ways: as metrics of the host, once per host and
+destination, and into the resource tables of window and run spans, where each bin is told once per run.
+Nothing here keeps the relay waiting: sources are found and read in threads of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from grademl_otel import marks, semconv
+from grademl_otel.config import FILE, OTLP, Settings
+from grademl_otel.convert.bounds import table_bytes_of_run, table_bytes_per_part
+from grademl_otel.convert.spans import Metric, Resource, Span
+from grademl_otel.digest import DIGEST_LENGTH, SETTINGS_DIGITS
+from grademl_otel.export.filestore import METRICS, FileStore, existing_folder
+from grademl_otel.export.otlpjson import metric_line
+from grademl_otel.export.sinks import Sinks
+from grademl_otel.pump import Alone, Beside, Sink
+from grademl_otel.relay.hostresource import host_resource
+from grademl_otel.relay.launch import elect, holds, retire
+from grademl_otel.relay.processes import JobProcesses
+from grademl_otel.sampling.bins import LONGEST_KEPT, SECOND, Bins
+from grademl_otel.sampling.export import metrics_of_samples
+from grademl_otel.sampling.resource_table import fitting
+from grademl_otel.sampling.roots import Roots
+from grademl_otel.sampling.sampler import Sampler
+from grademl_otel.sampling.source import Provider, Reading, Source
+
+_log = logging.getLogger(__name__)
+
+_KEPT_FOR_LATER: Final = 120
+"""Bins that are kept for a run that has begun and whose ring is found a little later."""
+_FORGET_EVERY_NS: Final = 10 * SECOND
+_STOP_S: Final = 0.1
+
+FindProviders = Callable[[Settings], "Sequence[tuple[Provider, float]]"]
+"""Returns providers and the interval of each, in s."""
+
+
+def find_providers(settings: Settings) -> list[tuple[Provider, float]]:
+    """Return the providers of everything that ``settings`` want sampled.
+
+    A package of ours that cannot be loaded is as good as no such device; the log says why.
+    """
+    found: list[tuple[Provider, float]] = []
+    roots = Roots(settings.proc_dir, settings.sys_dir)
+    if settings.gpu_interval_s:
+        try:
+            from grademl_otel.instrumentations import gpu
+
+            found += [(provider, settings.gpu_interval_s) for provider in gpu.providers()]
+        except Exception:
+            _log.warning("GPUs cannot be sampled", exc_info=True)
+    if settings.host_interval_s:
+        try:
+            from grademl_otel.instrumentations import host, interconnect
+
+            of_host = [*host.providers(roots), *interconnect.providers(roots)]
+            found += [(provider, settings.host_interval_s) for provider in of_host]
+        except Exception:
+            _log.warning("the host cannot be sampled", exc_info=True)
+    return found
+
+
+def open_process_tree(pid: int, /) -> Source:
+    """Return the source of a process of this PID namespace, of which its own ``/proc`` tells."""
+    from grademl_otel.instrumentations.host.processes import ProcessTree
+
+    return ProcessTree(pid, Roots())
+
+
+class Hardware:
+    """All that one relay samples. For the relay's thread, but for what its own threads do."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        sinks: Sinks,
+        folder: Path,
+        digest: str,
+        find: FindProviders = find_providers,
+    ):
+        self._settings = settings
+        self._environ = environ
+        self._sinks = sinks
+        self._find = find
+        self._bins = Bins()
+        self._runs: dict[Hashable, _Run] = {}
+        self._elections = _Elections(folder, digest)
+        self._intervals: dict[str, int] = {}
+        """Of sources, by name, in ns."""
+        self._unix_offset = time.time_ns() - time.perf_counter_ns()
+        self._resource: Resource | None = None
+        self._otlp: Sink | None = None
+        self._sampler: Sampler | None = None
+        self._starting: threading.Thread | None = None
+        self._closed = False
+        self._metrics_at = self._forgot_at = time.perf_counter_ns()
+        interval = round(settings.host_interval_s * 1e9)
+        self._processes = JobProcesses(open_process_tree, self._bins, interval) if interval else None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is sampled at all."""
+        return self._settings.gpu_interval_s > 0 or self._settings.host_interval_s > 0
+
+    def beside(self, pid: int, alive: bool) -> Beside:
+        """Return what goes with the ring of the process ``pid``, which may be ``alive`` in this namespace."""
+        return _OfRing(self, pid if alive else None) if self.wanted else Alone()
+
+    def turn(self, now: int) -> None:
+        """Send metrics when it is time; to be called often."""
+        if now - self._metrics_at >= self._sinks.metrics_every_ns:
+            self._metrics_at = now
+            for run in self._runs.values():
+                self._keep_metrics(run)
+            self._send_metrics()
+        if now - self._forgot_at >= _FORGET_EVERY_NS:
+            self._forgot_at = now
+            self._bins.forget(self._needed_from(now), now)
+
+    def close(self) -> None:
+        """Stop, without waiting for what hangs."""
+        self._closed = True
+        if self._starting is not None:
+            self._starting.join(_STOP_S)
+        if self._sampler is not None:
+            self._sampler.stop(_STOP_S)
+        self._elections.close()
+
+    # --- Rings ------------------------------------------------------------------------------------------
+
+    def join(self, ring: _OfRing, info: marks.RunInfo, run_start: int) -> _Run:
+        """Have ``ring``, of the run of ``info`` that began at ``run_start``, be among those of its run."""
+        self._start(info)
+        key = (info.run_id, info.attempt)
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = _Run(key, info, self._bins, max(0, run_start) // SECOND)
+        run.rings.add(ring)
+        if ring.pid is not None and self._processes is not None:
+            self._processes.follow(ring.pid, f"rank {info.rank}", key)
+        return run
+
+    def leave(self, ring: _OfRing, run: _Run) -> None:
+        """``ring`` is told to its end; with the last one of a run what is known of the host goes out."""
+        run.rings.discard(ring)
+        if ring.pid is not None and self._processes is not None:
+            self._processes.leave(ring.pid)
+        if run.rings or self._runs.get(run.key) is not run:
+            return
+        del self._runs[run.key]
+        self._bins.disown(run.key)
+        self._keep_metrics(run)
+        self._send_metrics(run.info)
+        if run.store is not None:
+            self._elections.give_back(f"files {run.store.folder}")
+            run.store.close()
+
+    def process_metrics(self, pid: int, unix_offset: int) -> Sequence[Metric]:
+        """Return the metrics of a process and its descendants."""
+        if self._processes is None:
+            return ()
+        return metrics_of_samples(self._processes.latest(pid), unix_offset)
+
+    # --- Sampling ---------------------------------------------------------------------------------------
+
+    def _start(self, info: marks.RunInfo) -> None:
+        if self._starting is not None or not (info.traces or info.metrics):
+            return
+        self._resource = host_resource(self._environ, info.resource)
+        self._starting = threading.Thread(target=self._find_and_start, name="grademl-hardware", daemon=True)
+        try:
+            self._starting.start()
+        except RuntimeError as error:  # no more threads
+            _log.warning("nothing is sampled: %s", error)
+
+    def _find_and_start(self) -> None:
+        """In a thread of its own: packages are loaded here, and drivers."""
+        try:
+            sampler = Sampler([], tell=lambda line: _log.warning("%s", line))
+            for provider, interval in self._find(self._settings):
+                sampler.add([_Known(provider, self._intervals, round(interval * 1e9))], interval)
+            if self._processes is not None:
+                sampler.add([self._processes], self._settings.host_interval_s)
+            sampler.listen(self._take)
+            if not self._closed:
+                sampler.start()
+                self._sampler = sampler
+        except Exception:
+            _log.warning("nothing is sampled", exc_info=True)
+
+    def _take(self, source: str, time_ns: int, readings: Sequence[Reading]) -> None:
+        interval = self._intervals.get(source)
+        if interval is not None:
+            self._bins.add(interval, time_ns, readings)
+
+    def _needed_from(self, now: int) -> int:
+        cursors = [run.cursor for run in self._runs.values() if run.info.traces]
+        return max(min([*cursors, now // SECOND - _KEPT_FOR_LATER]), now // SECOND - LONGEST_KEPT)
+
+    # --- Metrics of the host ----------------------------------------------------------------------------
+
+    def _metrics(self) -> list[Metric]:
+        return metrics_of_samples(self._sampler.latest(), self._unix_offset) if self._sampler else []
+
+    def _send_metrics(self, of_last: marks.RunInfo | None = None) -> None:
+        """Send what is known to the collector, once per host, if a run wants that.
+
+        Where another relay of this host sends to the same place, that one does.
+        """
+        infos = [run.info for run in self._runs.values()] + ([of_last] if of_last else [])
+        if not any(info.metrics and OTLP in info.exporters for info in infos) or self._resource is None:
+            return
+        metrics = self._metrics()
+        if metrics and self._elections.mine("otlp"):
+            if self._otlp is None:
+                self._otlp = self._sinks.open_otlp(self._resource)
+            self._otlp.take_metrics(metrics, final=False)
+
+    def _keep_metrics(self, run: _Run) -> None:
+        """Append what is known to the folder of a run, where it has one by now."""
+        info = run.info
+        if not info.metrics or FILE not in info.exporters or self._resource is None:
+            return
+        metrics = self._metrics()
+        if not metrics or not run.has_store() or run.store is None:
+            return
+        if self._elections.mine(f"files {run.store.folder}"):
+            run.store.append(METRICS, metric_line(self._resource, metrics))
+
+
+class _Run:
+    """One run, with those of its rings that are here."""
+
+    def __init__(self, key: Hashable, info: marks.RunInfo, bins: Bins, first: int):
+        self.key = key
+        self.info = info
+        self.rings: set[_OfRing] = set()
+        self.cursor = first
+        """Number of the first bin that no span of this run has told."""
+        self.store: FileStore | None = None
+        """The run's folder, once a rank has made it."""
+        self._bins = bins
+        self._end_ns = 0
+        """The latest end of a run span, in ns of perf_counter."""
+
+    def has_store(self) -> bool:
+        """Look for the run's folder; whether there is one."""
+        if self.store is None:
+            try:
+                folder = existing_folder(Path(self.info.store), self.info.run_id)
+            except OSError:
+                return False
+            self.store = FileStore(folder) if folder is not None else None
+        return self.store is not None
+
+    def attach(self, span: Span, info: marks.RunInfo, closing: bool) -> None:
+        """Add a table of what is known and not told to a span of the rank of ``info``.
+
+        ``closing``: this is the last span of the run on this host.
+        """
+        now = time.perf_counter_ns()
+        end = now // SECOND if closing else self._bins.ready(now, self.key)
+        if span.name == semconv.RUN:
+            self._end_ns = max(self._end_ns, span.end_ns - info.perf_to_unix_ns)
+            end = min(end, -(-self._end_ns // SECOND))
+            room = table_bytes_of_run(info.rank, info.world_size)
+        else:
+            room = table_bytes_per_part(info.world_size)
+        earliest = self._bins.earliest(self.key)
+        if earliest is None:
+            return
+        first = max(self.cursor, earliest, end - LONGEST_KEPT)
+        rows = self._bins.rows(first, end, self.key)
+        table = fitting(rows, first, end, room, max(2, len(self.rings)), closing)
+        if table is None:
+            return
+        self.cursor = table.end
+        start = first * SECOND + info.perf_to_unix_ns
+        span.attributes.update(table.attributes((start - span.start_ns) // 1000))
+
+
+class _OfRing:
+    """What goes with one ring; a fault of ours here costs what is sampled, never the ring."""
+
+    def __init__(self, hardware: Hardware, pid: int | None):
+        self._hardware = hardware
+        self.pid = pid
+        """None where the process is gone, or not of this namespace."""
+        self._info: marks.RunInfo | None = None
+        self._run: _Run | None = None
+        self._ending = False
+
+    def begin(self, info: marks.RunInfo, run_start_ns: int) -> None:
+        self._info = info
+        with _ours():
+            self._run = self._hardware.join(self, info, run_start_ns)
+
+    def attach(self, spans: Sequence[Span], ending: bool) -> None:
+        run, info = self._run, self._info
+        if run is None or info is None:
+            return
+        self._ending = self._ending or ending
+        last = all(ring._ending for ring in run.rings)
+        with _ours():
+            for span in spans:
+                if span.name == semconv.WINDOW:
+                    run.attach(span, info, closing=False)
+            for span in spans:
+                if span.name == semconv.RUN and last:
+                    run.attach(span, info, closing=True)
+
+    def metrics(self) -> Sequence[Metric]:
+        if self.pid is not None and self._info is not None:
+            with _ours():
+                return self._hardware.process_metrics(self.pid, self._info.perf_to_unix_ns)
+        return ()
+
+    def end(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            with _ours():
+                self._hardware.leave(self, run)
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        _log.warning("a sample is lost", exc_info=True)
+
+
+class _Known:
+    """A provider whose sources are known by name, with the interval that they are read at."""
+
+    def __init__(self, provider: Provider, intervals: dict[str, int], interval_ns: int):
+        self.name = provider.name
+        self._provider = provider
+        self._intervals = intervals
+        self._interval = interval_ns
+
+    def sources(self) -> Sequence[Source]:
+        found = self._provider.sources()
+        for source in found:
+            self._intervals[source.name] = self._interval
+        return found
+
+    def close(self) -> None:
+        self._provider.close()
+
+
+class _Elections:
+    """Who of the relays of a host sends its metrics to a place: the one that holds a lock."""
+
+    def __init__(self, folder: Path, digest: str):
+        self._folder = folder
+        self._settings = digest[:SETTINGS_DIGITS]
+        self._locks: dict[str, int] = {}
+
+    def mine(self, what: str) -> bool:
+        """Return True when it is for this relay to send ``what``; to be asked each time."""
+        digest = self._digest(what)
+        held = self._locks.get(what)
+        if held is not None:
+            if holds(self._folder, digest, held):
+                return True
+            self.give_back(what)  # somebody deleted its file
+        try:
+            lock = elect(self._folder, digest)
+        except OSError:
+            return True  # nobody can be asked: twice is better than not at all
+        if lock is None:
+            return False
+        self._locks[what] = lock
+        return True
+
+    def give_back(self, what: str) -> None:
+        lock = self._locks.pop(what, None)
+        if lock is not None:
+            retire(self._folder, self._digest(what), lock)
+
+    def close(self) -> None:
+        for what in tuple(self._locks):
+            self.give_back(what)
+
+    def _digest(self, what: str) -> str:
+        """The name of a lock; the same in all namespaces. A place in files is one whatever the settings."""
+        place = what if what.startswith("files ") else f"{self._settings} {what}"
+        return sha256(f"host metrics: {place}".encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of all jobs that a relay serves, as one source: each rank with its descendants."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Protocol
+
+from grademl_otel.sampling.bins import Bins
+from grademl_otel.sampling.sampler import Sample
+from grademl_otel.sampling.source import Reading, Series, Source, SourceGone
+
+_log = logging.getLogger(__name__)
+_FRESH: Final = 2
+
+
+class OpenTree(Protocol):
+    """Makes the source of a process and its descendants; see `host.processes.ProcessTree`."""
+
+    def __call__(self, pid: int, /) -> Source: ...
+
+
+class JobProcesses:
+    """A source, and its own provider. What it reads goes into ``bins`` and is had from `latest`.
+
+    Nothing of it is the host's, so that `read` itself returns nothing. Rings come and go in the relay's
+    thread, while another one reads.
+    """
+
+    name = "processes"
+
+    def __init__(
+        self, open_tree: OpenTree, bins: Bins, interval_ns: int, clock: Callable[[], int] | None = None
+    ):
+        self._open_tree = open_tree
+        self._bins = bins
+        self._interval = interval_ns
+        self._clock = clock or time.perf_counter_ns
+        self._lock = threading.Lock()
+        self._trees: dict[int, _Tree] = {}
+
+    def follow(self, pid: int, device: str, owner: Hashable) -> None:
+        """Read the process ``pid`` from now on, as ``device`` in the tables of ``owner``."""
+        with self._lock:
+            self._trees[pid] = _Tree(device, owner)
+
+    def leave(self, pid: int) -> None:
+        """Read it no more."""
+        with self._lock:
+            tree = self._trees.pop(pid, None)
+        if tree is not None:
+            tree.left = True
+
+    def latest(self, pid: int) -> list[Sample]:
+        """Return the last sample of each series of ``pid``; nothing where it is old."""
+        with self._lock:
+            tree = self._trees.get(pid)
+            at, readings = (0, ()) if tree is None else tree.latest
+        if self._clock() - at > max(_FRESH * self._interval, 2_000_000_000):
+            return []
+        return [Sample(series, value, at, series.start_ns) for series, value in readings]
+
+    def sources(self) -> Sequence[Source]:
+        return [self]
+
+    def read(self) -> Sequence[Reading]:
+        with self._lock:
+            trees = list(self._trees.items())
+        failure: Exception | None = None
+        for pid, tree in trees:
+            try:
+                self._read_one(pid, tree)
+            except SourceGone:
+                self.leave(pid)
+            except Exception as error:  # the others are read all the same
+                failure = error
+        if failure is not None:
+            raise failure
+        return ()
+
+    def close(self) -> None:
+        with self._lock:
+            self._trees.clear()
+
+    def _read_one(self, pid: int, tree: _Tree) -> None:
+        if tree.source is None:
+            tree.source = self._open_tree(pid)
+        readings = tree.source.read()
+        now = self._clock()
+        if tree.left:
+            return
+        for series, _ in readings:
+            if not series.start_ns:
+                series.start_ns = now
+        tree.latest = (now, readings)
+        in_tables = [(tree.named(series), value) for series, value in readings if series.metric.column]
+        self._bins.add(self._interval, now, in_tables, tree.owner)
+
+
+class _Tree:
+    """One process with its descendants."""
+
+    __slots__ = ("_named", "device", "latest", "left", "owner", "source")
+
+    def __init__(self, device: str, owner: Hashable):
+        self.device = device
+        self.owner = owner
+        self.source: Source | None = None
+        self.latest: tuple[int, Sequence[Reading]] = (0, ())
+        self.left = False
+        self._named: dict[int, tuple[Series, Series]] = {}
+        """Series by their identity, and the same under the name that the process has in tables."""
+
+    def named(self, series: Series) -> Series:
+        known = self._named.get(id(series))
+        if known is None or known[0] is not series:
+            known = (series, Series(series.metric, series.attributes, self.device, series.capacity))
+            self._named[id(series)] = known
+        known[1].capacity = series.capacity
+        return known[1]
