@@ -17,8 +17,7 @@ from typing import Final
 from grafana_panels import Json, Panel, Query, Row, dashboard, data_source, label_values, link, pages
 from prometheus_names import COUNTER, HISTOGRAM, label_name, metric_name
 
-from grademl_otel import semconv
-from grademl_otel.catalog import METRICS
+from grademl_otel import catalog, semconv
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "collector-config" / "grafana" / "dashboards"
 
@@ -44,6 +43,15 @@ REASON_LABEL: Final = label_name(semconv.REASON)
 ATTEMPT_LABEL: Final = label_name(semconv.ATTEMPT)
 HOST_LABEL: Final = label_name("host.name")
 GPU_LABEL: Final = label_name("hw.id")
+GPU_INDEX_LABEL: Final = label_name("grademl.gpu.index")
+TASK_LABEL: Final = label_name(catalog.gpu.TASK)
+CLOCK_LABEL: Final = label_name(catalog.gpu.DOMAIN)
+LINK_LABEL: Final = label_name(catalog.gpu.LINK)
+DIRECTION_LABEL: Final = label_name(catalog.gpu.DIRECTION)
+SENSOR_LABEL: Final = label_name(catalog.gpu.LOCATION)
+THROTTLE_LABEL: Final = label_name(catalog.gpu.REASON)
+ERROR_LABEL: Final = label_name(catalog.gpu.ERROR_TYPE)
+SOURCE_LABEL: Final = label_name("grademl.sampler.source")
 
 OF_RUN: Final = f'job=~"$job",{RUN_LABEL}=~"$run"'
 OF_RANKS: Final = f'{OF_RUN},{RANK_LABEL}=~"$rank"'
@@ -68,7 +76,7 @@ def series(name: str) -> str:
     """Return what Prometheus calls the metric ``name``; KeyError for one that nobody records."""
     if name in TRAINING:
         return metric_name(name, *TRAINING[name])
-    found = next((metric for metric in METRICS if metric.name == name), None)
+    found = next((metric for metric in catalog.METRICS if metric.name == name), None)
     if found is None:
         raise KeyError(f"no such metric in semconv or the catalog: {name}")
     return metric_name(found.name, found.unit, found.kind)
@@ -374,18 +382,422 @@ def ranks() -> Json:
             (semconv.OPTIMIZER, "Optimizer", "Share of the time."),
         )
     ]
+    processes = [
+        Panel(
+            "CPU by rank",
+            "CPUs that the process of a rank and its workers use.",
+            [Query(f"sum by ({RANK_LABEL}) ({per_second('grademl.process.tree.cpu.time', OF_RANKS)})", rank)],
+            width=8,
+        ),
+        Panel(
+            "Memory by rank",
+            "Resident memory of a rank and its workers; what several share counts in each.",
+            [
+                Query(
+                    f"sum by ({RANK_LABEL}) ({series('grademl.process.tree.memory')}{{{OF_RANKS}}})",
+                    rank,
+                )
+            ],
+            unit="bytes",
+            width=8,
+        ),
+        Panel(
+            "Main thread waits for a CPU",
+            "Share of the time in which the training thread was ready to run and did not. Too many workers.",
+            [
+                Query(
+                    f"sum by ({RANK_LABEL}) ({per_second('grademl.process.main_thread.delay', OF_RANKS)})",
+                    rank,
+                )
+            ],
+            unit="percentunit",
+            width=8,
+        ),
+    ]
+    steps = series(semconv.METRIC_STEPS)
     return dashboard(
         "grademl-ranks",
         "Ranks",
         "The ranks of a distributed run side by side: who is slow, who waits, and the hosts they run on.",
-        _variables(),
-        [Row("Steps", side_by_side), Row("Phases", phases)],
+        [*_variables(), label_values("host", HOST_LABEL, "Host", f"{steps}{{{OF_RUN}}}")],
+        [
+            Row("Steps", side_by_side),
+            Row("Phases", phases),
+            Row("Processes", processes),
+            Row("Hosts", _hosts()),
+        ],
         _links(),
     )
 
 
+def gpu() -> Json:
+    """GPUs of the hosts: how busy, how hot, how fast, what goes over their links, what fails."""
+    name = f"{{{{{HOST_LABEL}}}}} GPU {{{{{GPU_INDEX_LABEL}}}}}"
+
+    def now(metric: str, extra: str = "", by: str = "") -> str:
+        return _of_each_gpu(f"{series(metric)}{{{OF_GPUS}{extra}}}", by)
+
+    def rate(metric: str, extra: str = "", by: str = "") -> str:
+        return _of_each_gpu(per_second(metric, OF_GPUS + extra), by)
+
+    def clock(domain: str) -> list[Query]:
+        selector = f',{CLOCK_LABEL}="{domain}"'
+        return [
+            Query(now("grademl.gpu.clock", selector), name),
+            Query(f"max({now('grademl.gpu.clock.limit', selector)})", "highest"),
+        ]
+
+    def link_bytes(kind: str) -> list[Query]:
+        selector = f',{LINK_LABEL}="{kind}"'
+        limit = f"max({now('grademl.gpu.link.limit', selector)})"
+        return [
+            Query(rate("hw.gpu.io", selector, DIRECTION_LABEL), f"{name} {{{{{DIRECTION_LABEL}}}}}"),
+            Query(limit, "one direction at most"),
+        ]
+
+    general = f',{TASK_LABEL}="general"'
+    stats = [
+        Panel(
+            "GPUs",
+            "GPUs (and instances of them) that are sampled.",
+            [Query(f"count({now('hw.gpu.memory.limit')})", "GPUs")],
+            kind="stat",
+            width=4,
+            height=4,
+        ),
+        Panel(
+            "Utilization",
+            "Mean of the GPUs: the part of the time in which a kernel ran, not how much of a GPU it filled.",
+            [Query(f"avg({now('hw.gpu.utilization', general)})", "mean")],
+            unit="percentunit",
+            kind="stat",
+            width=5,
+            height=4,
+            high=1,
+        ),
+        Panel(
+            "Memory",
+            "Used memory of all GPUs over their size.",
+            [Query(f"sum({now('hw.gpu.memory.usage')}) / sum({now('hw.gpu.memory.limit')})", "used")],
+            unit="percentunit",
+            kind="stat",
+            width=5,
+            height=4,
+            high=1,
+        ),
+        Panel(
+            "Power",
+            "Of all GPUs together.",
+            [Query(f"sum({now('hw.power')})", "all")],
+            unit="watt",
+            kind="stat",
+            width=5,
+            height=4,
+        ),
+        Panel(
+            "Held down",
+            "GPUs whose clocks are held down now, by a power limit, by heat or by another GPU.",
+            [Query(f"sum({now('grademl.gpu.throttled')})", "GPUs")],
+            kind="stat",
+            width=5,
+            height=4,
+            steps=((1, "orange"),),
+        ),
+    ]
+    use = [
+        Panel(
+            "Utilization by GPU",
+            "Part of the time in which a kernel ran. Gaps between steps, waits for data and for other ranks show "
+            "here as less than 100 %.",
+            [Query(now("hw.gpu.utilization", general), name)],
+            unit="percentunit",
+            high=1,
+        ),
+        Panel(
+            "Memory by GPU",
+            "Memory that all processes use, and the size.",
+            [
+                Query(now("hw.gpu.memory.usage"), name),
+                Query(f"max({now('hw.gpu.memory.limit')})", "size"),
+            ],
+            unit="bytes",
+        ),
+        Panel(
+            "Memory traffic",
+            "Part of the time in which device memory was read or written.",
+            [Query(now("grademl.gpu.memory.busy"), name)],
+            unit="percentunit",
+            high=1,
+        ),
+        Panel(
+            "Memory by process",
+            "By the process numbers that the driver knows them by: those of the host, not of a container.",
+            [
+                Query(
+                    now("grademl.gpu.process.memory", by=label_name("process.pid")),
+                    f"{name} {{{{{label_name('process.pid')}}}}}",
+                )
+            ],
+            unit="bytes",
+        ),
+    ]
+    speed = [
+        Panel(
+            "Power by GPU",
+            "At the limit clocks are lowered.",
+            [Query(now("hw.power"), name), Query(f"max({now('grademl.gpu.power.limit')})", "limit")],
+            unit="watt",
+        ),
+        Panel(
+            "Temperature",
+            "Of the GPU and, where it is told, of its memory.",
+            [
+                Query(
+                    now("hw.temperature", by=SENSOR_LABEL),
+                    f"{name} {{{{{SENSOR_LABEL}}}}}",
+                )
+            ],
+            unit="celsius",
+            low=None,
+        ),
+        Panel(
+            "Clock of the multiprocessors",
+            "An idle GPU lowers it, a busy one below the highest is held down or warms up.",
+            clock("sm"),
+            unit="hertz",
+        ),
+        Panel("Clock of the memory", "As above.", clock("memory"), unit="hertz"),
+        Panel(
+            "Why clocks are held down",
+            "Share of the time for each reason.",
+            [
+                Query(
+                    rate("grademl.gpu.throttle.time", by=THROTTLE_LABEL),
+                    f"{name} {{{{{THROTTLE_LABEL}}}}}",
+                )
+            ],
+            unit="percentunit",
+        ),
+        Panel(
+            "Energy in this time range",
+            "What each GPU consumed.",
+            [Query(_of_each_gpu(f"increase({series('hw.energy')}{{{OF_GPUS}}}[$__range])"), name)],
+            unit="joule",
+            kind="bargauge",
+        ),
+    ]
+    links = [
+        Panel(
+            "PCIe",
+            "Bytes per second between host and GPU: batches, offloaded states, and all that has no better way. "
+            "Many drivers tell a rate of 20 ms only, which is then taken for the time until the next.",
+            link_bytes("pcie"),
+            unit="Bps",
+        ),
+        Panel(
+            "NVLink",
+            "Bytes per second over all NVLinks of a GPU: collectives inside a host.",
+            link_bytes("nvlink"),
+            unit="Bps",
+        ),
+        Panel(
+            "PCIe link below its best",
+            "Generation times lanes now, over the most that GPU and slot can do. Idle GPUs lower the generation; "
+            "a busy one below 1 is in the wrong slot, or the link has trained down.",
+            [
+                Query(
+                    f"({now('grademl.gpu.pcie.generation')} * {now('grademl.gpu.pcie.width')}) / "
+                    f"({now('grademl.gpu.pcie.generation.limit')} * {now('grademl.gpu.pcie.width.limit')})",
+                    name,
+                )
+            ],
+            unit="percentunit",
+            high=1,
+        ),
+        Panel(
+            "NVLinks that are up",
+            "Fewer than on the other GPUs: a link is down.",
+            [Query(now("grademl.gpu.nvlink.links"), name)],
+        ),
+    ]
+    errors = [
+        Panel(
+            "Errors",
+            "Since sampling began, by kind. Uncorrected ECC and Xid errors end trainings; corrected ones, replays "
+            "and recoveries of links cost time.",
+            [Query(now("hw.errors", by=ERROR_LABEL), f"{name} {{{{{ERROR_LABEL}}}}}")],
+            width=8,
+        ),
+        Panel(
+            "Rows of memory that were replaced",
+            "In the life of the GPU.",
+            [
+                Query(
+                    now("grademl.gpu.memory.remapped_rows", by=ERROR_LABEL),
+                    f"{name} {{{{{ERROR_LABEL}}}}}",
+                )
+            ],
+            width=8,
+        ),
+        Panel(
+            "What could not be sampled",
+            "Readings that failed and samples that came late, per minute. Nothing is here as long as all goes well.",
+            [
+                Query(
+                    f"60 * sum by ({HOST_LABEL}, {SOURCE_LABEL}) "
+                    f"({per_second('grademl.sampler.failures', OF_HOST)})",
+                    f"{{{{{HOST_LABEL}}}}} {{{{{SOURCE_LABEL}}}}} failed",
+                ),
+                Query(
+                    f"60 * sum by ({HOST_LABEL}, {SOURCE_LABEL}) "
+                    f"({per_second('grademl.sampler.late', OF_HOST)})",
+                    f"{{{{{HOST_LABEL}}}}} {{{{{SOURCE_LABEL}}}}} late",
+                ),
+            ],
+            width=8,
+        ),
+    ]
+    memory = series("hw.gpu.memory.limit")
+    return dashboard(
+        "grademl-gpu",
+        "GPU",
+        "GPUs of the hosts: use, memory, power, clocks, links, errors. Sampled once per GPU by grademl-otel.",
+        [
+            data_source("metrics", "prometheus", "Prometheus", "grademl-prometheus"),
+            label_values("host", HOST_LABEL, "Host", f'{memory}{{hw_type="gpu"}}'),
+            label_values("gpu", GPU_LABEL, "GPU", f'{memory}{{{OF_HOST},hw_type="gpu"}}'),
+        ],
+        [
+            Row("Now", stats),
+            Row("Use", use),
+            Row("Power and clocks", speed),
+            Row("Links", links),
+            Row("Errors", errors),
+        ],
+        [pages("More")],
+    )
+
+
+def _of_each_gpu(expr: str, by: str = "") -> str:
+    """One series for each GPU and value of the label ``by``, also where several programs reported it."""
+    labels = ", ".join(filter(None, (HOST_LABEL, GPU_INDEX_LABEL, GPU_LABEL, by)))
+    return f"max by ({labels}) ({expr})"
+
+
+def _hosts() -> list[Panel]:
+    """What the hosts of a run do."""
+    name = f"{{{{{HOST_LABEL}}}}}"
+
+    def of_host(expr: str, by: str = "") -> str:
+        return f"max by ({', '.join(filter(None, (HOST_LABEL, by)))}) ({expr})"
+
+    def now(metric: str) -> str:
+        return of_host(f"{series(metric)}{{{OF_HOST}}}")
+
+    def ways(metric: str, device: str, direction: str, extra: str = "") -> Query:
+        rate = of_host(per_second(metric, OF_HOST + extra), f"{device}, {direction}")
+        return Query(
+            f"sum by ({HOST_LABEL}, {direction}) ({rate})",
+            f"{name} {{{{{direction}}}}}",
+        )
+
+    disk = label_name("disk.io.direction")
+    interface = label_name("network.interface.name")
+    pressure = label_name("grademl.host.pressure.resource")
+    some = f'{label_name("grademl.host.pressure.kind")}="some"'
+    port = ',hw_type="network"'
+    return [
+        Panel(
+            "CPU",
+            "CPU time over what the job may use (cores, cpuset, quota). Loader workers that fill it are the limit.",
+            [
+                Query(
+                    f"{of_host(per_second('grademl.host.cpu.busy', OF_HOST))} / "
+                    f"{now('grademl.host.cpu.capacity')}",
+                    name,
+                )
+            ],
+            unit="percentunit",
+            width=8,
+        ),
+        Panel(
+            "Memory",
+            "Used of what the job may use, and the memory of the host.",
+            [
+                Query(now("grademl.host.memory.used"), name),
+                Query(f"max({now('system.memory.limit')})", "host"),
+            ],
+            unit="bytes",
+            width=8,
+        ),
+        Panel(
+            "Pressure",
+            "Share of the time in which some task stood still for want of CPU, memory or disks.",
+            [
+                Query(
+                    of_host(per_second("grademl.host.pressure.time", f"{OF_HOST},{some}"), pressure),
+                    f"{name} {{{{{pressure}}}}}",
+                )
+            ],
+            unit="percentunit",
+            width=8,
+        ),
+        Panel(
+            "Network",
+            "All interfaces of a host together; without InfiniBand.",
+            [ways("system.network.io", interface, DIRECTION_LABEL, f',{interface}!="lo"')],
+            unit="Bps",
+            width=8,
+        ),
+        Panel(
+            "InfiniBand and RoCE",
+            "All ports of a host together. One host below the others sends or gets less, or has a port down.",
+            [ways("hw.network.io", GPU_LABEL, DIRECTION_LABEL, port)],
+            unit="Bps",
+            width=8,
+        ),
+        Panel(
+            "Disks",
+            "All disks of a host together. Network file systems are not here.",
+            [ways("system.disk.io", label_name("system.device"), disk)],
+            unit="Bps",
+            width=8,
+        ),
+        Panel(
+            "Ports that wait",
+            "Ticks per second in which a port had data and could not send them: the network is congested.",
+            [
+                Query(
+                    of_host(per_second("grademl.network.congestion.wait", OF_HOST + port), GPU_LABEL),
+                    f"{name} {{{{{GPU_LABEL}}}}}",
+                )
+            ],
+            width=8,
+        ),
+        Panel(
+            "Errors of ports",
+            "Since sampling began, by the kernel's name. symbol_error and link_downed tell of a bad cable.",
+            [
+                Query(
+                    of_host(f"{series('hw.errors')}{{{OF_HOST}{port}}}", f"{GPU_LABEL}, {ERROR_LABEL}"),
+                    f"{name} {{{{{GPU_LABEL}}}}} {{{{{ERROR_LABEL}}}}}",
+                )
+            ],
+            width=8,
+        ),
+        Panel(
+            "Held down by a quota",
+            "CPU seconds per second that the job stood still because its quota was used up.",
+            [Query(of_host(per_second("grademl.host.cgroup.cpu.throttled", OF_HOST)), name)],
+            unit="percentunit",
+            width=8,
+        ),
+    ]
+
+
 def pages_by_file() -> dict[str, Json]:
-    return {"overview.json": overview(), "ranks.json": ranks()}
+    """Return the pages, by the names of their files."""
+    return {"overview.json": overview(), "gpu.json": gpu(), "ranks.json": ranks()}
 
 
 def _variables() -> list[Json]:
@@ -401,7 +813,7 @@ def _variables() -> list[Json]:
 def _links() -> list[Json]:
     return [
         pages("More"),
-        link("Traces in Jaeger", "http://127.0.0.1:16686/search?service=${job:queryparam}"),
+        link("Traces in Jaeger", "http://127.0.0.1:16686/search?service=${job}"),
     ]
 
 

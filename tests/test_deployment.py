@@ -1,0 +1,533 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compose file, the manifests for Kubernetes and the dashboards, as far as they can be judged without a
+Docker engine, a cluster and a Grafana. What Collector and Jaeger accept is asked of the real ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from grademl_otel import semconv
+from grademl_otel.catalog import METRICS
+
+from .support import dashboards, servers
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "collector-config"
+COMPOSE = CONFIGS / "compose" / "compose.yaml"
+KUBERNETES = CONFIGS / "kubernetes"
+KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Json:
+    return _yaml(COMPOSE)
+
+
+# --- Compose ----------------------------------------------------------------------------------------------
+
+
+def test_the_compose_file_is_one_by_the_specification() -> None:
+    done = _check_compose(COMPOSE)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_wrong_compose_file_is_refused(compose: Json, tmp_path: Path) -> None:
+    """So that the test above could fail."""
+    compose["services"]["agent"]["volume"] = compose["services"]["agent"]["volumes"]
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(yaml.safe_dump(compose))
+    assert _check_compose(wrong).returncode != 0
+
+
+def test_every_mounted_file_is_there_and_is_the_one_that_is_read(compose: Json) -> None:
+    for name, service in compose["services"].items():
+        inside = set()
+        for source, target, *mode in _volumes(service):
+            if source.startswith("."):
+                assert (COMPOSE.parent / source).exists(), (name, source)
+                assert mode == ["ro"], (name, source)
+                inside.add(target)
+            else:
+                assert source in compose["volumes"], (name, source)
+        for argument in service.get("command", ()):
+            option, _, path = argument.partition("=")
+            if option.lstrip("-") in ("config", "config.file"):
+                assert path in inside, (name, argument)
+
+
+def test_nothing_listens_beyond_this_machine(compose: Json) -> None:
+    published = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert len(published) >= 6
+    for port in published:
+        assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port), port
+    assert len(set(published)) == len(published)
+
+
+def test_services_have_no_more_rights_than_they_need(compose: Json) -> None:
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "privileged" not in service, name
+        assert service.get("cap_add", []) == (["CHOWN"] if name == "folders" else []), name
+
+
+def test_servers_that_are_not_root_own_their_folders(compose: Json) -> None:
+    """A new volume belongs to root: each that is written by the user 10001 is handed over first."""
+    prepared = {source for source, *_rest in _volumes(compose["services"]["folders"])}
+    given = [target for _source, target, *_rest in _volumes(compose["services"]["folders"])]
+    assert compose["services"]["folders"]["command"] == ["chown", "10001:10001", *given]
+    for name, service in compose["services"].items():
+        if service.get("user") == "10001:10001" and name != "health":
+            written = {source for source, *_rest in _volumes(service) if not source.startswith(".")}
+            assert written, name
+            assert written <= prepared, name
+            assert service["depends_on"]["folders"] == {"condition": "service_completed_successfully"}, name
+
+
+def test_names_of_other_services_exist(compose: Json) -> None:
+    services = set(compose["services"])
+    for name, service in compose["services"].items():
+        for setting, value in service.get("environment", {}).items():
+            if setting.endswith(("_ENDPOINT", "_URL")):
+                host = re.sub(r"^https?://", "", value).partition(":")[0]
+                assert host in services, (name, setting)
+    asked = " ".join(compose["services"]["health"]["healthcheck"]["test"])
+    for host in re.findall(r"(\w+):\d+/", asked):
+        assert host in compose["services"]["health"]["depends_on"]
+    for source in _data_sources():
+        host = re.sub(r"^https?://", "", source["url"]).partition(":")[0]
+        assert host in services, source
+
+
+def test_grafana_reads_what_is_mounted(compose: Json) -> None:
+    mounted = {target: source for source, target, *_mode in _volumes(compose["services"]["grafana"])}
+    (provider,) = _yaml(CONFIGS / "grafana" / "provisioning" / "dashboards" / "grademl.yaml")["providers"]
+    folder = (COMPOSE.parent / mounted[provider["options"]["path"]]).resolve()
+    assert folder == dashboards.FOLDER
+    home = compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (folder / Path(home).relative_to(provider["options"]["path"])).exists()
+
+
+def test_versions_are_those_that_the_tests_run(compose: Json) -> None:
+    parts = dashboards.tool("real_parts")
+    collector = parts._collector_modules()[0][1].removeprefix("v")
+    prometheus = re.fullmatch(r"v0\.(\d)(\d\d)\.(\d+)", parts.PROMETHEUS_VERSION)
+    assert prometheus
+    expected = {
+        "otel/opentelemetry-collector-contrib": collector,
+        "prom/prometheus": f"v{prometheus[1]}.{int(prometheus[2])}.{prometheus[3]}",
+        # Releases of Jaeger had two numbers: v1.76.0 is v2.13.0, and what is built of it here is the latter.
+        "jaegertracing/jaeger": {"v1.76.0": "2.13.0"}[parts.JAEGER_VERSION],
+    }
+    images = [service["image"] for service in compose["services"].values()]
+    images += [container["image"] for container in _containers(_plain_manifests())]
+    seen = set()
+    for image in images:
+        name, _, tag = image.partition(":")
+        assert tag, f"{image} is not pinned"
+        assert tag != "latest"
+        assert tag == expected.get(name, tag), image
+        seen.add(name)
+    assert set(expected) <= seen
+
+
+def test_settings_are_those_of_the_pipelines(compose: Json) -> None:
+    for name in ("agent", "gateway"):
+        service = compose["services"][name]
+        read = "".join(
+            (COMPOSE.parent / source).read_text()
+            for source, *_rest in _volumes(service)
+            if source.startswith(".")
+        )
+        for setting in service["environment"]:
+            assert f"${{env:{setting}:-" in read, (name, setting)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["agent", "gateway"])
+def test_the_real_collector_accepts_what_compose_gives_it(
+    name: str, compose: Json, collector_binary: Path, tmp_path: Path
+) -> None:
+    service = compose["services"][name]
+    by_target = {target: COMPOSE.parent / source for source, target, *_rest in _volumes(service)}
+    configs = [by_target[argument.removeprefix("--config=")] for argument in service["command"]]
+    done = _validate(collector_binary, configs, _defaults(service["environment"]), tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.real
+def test_the_real_jaeger_starts_with_its_file_and_keeps_traces(tmp_path: Path) -> None:
+    jaeger = _start_jaeger(tmp_path)
+    try:
+        assert list((tmp_path / "data" / "keys").iterdir())
+        assert list((tmp_path / "data" / "values").iterdir())
+    finally:
+        jaeger.stop()
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_manifests_are_valid(version: str) -> None:
+    kinds = set()
+    for manifest in [*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]:
+        kubernetes_validate.validate(manifest, version, strict=True)
+        kinds.add(manifest["kind"])
+    assert kinds >= {"DaemonSet", "StatefulSet", "Job", "Service", "ConfigMap", "Namespace"}
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_a_wrong_manifest_is_refused(version: str) -> None:
+    agent = next(each for each in _rendered() if each["kind"] == "DaemonSet")
+    agent["spec"]["template"]["spec"]["hostpid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(agent, version, strict=True)
+
+
+def test_all_manifests_of_the_folder_are_used() -> None:
+    used = {*_kustomization()["resources"], "kubernetes/job.yaml"}
+    there = {f"kubernetes/{path.name}" for path in KUBERNETES.glob("*.yaml")}
+    assert used == there
+
+
+@pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="the same is checked without kubectl, see _rendered"
+)
+def test_kubectl_makes_the_same_of_it() -> None:
+    """What the other tests look at is what `kubectl apply -k` sends, but for the digests behind names."""
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(CONFIGS)], capture_output=True, text=True, timeout=60, check=True
+    )
+    suffix = re.compile(r"^((?:agent|gateway)-(?:config|backends))-[0-9a-z]{10}$")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return suffix.sub(r"\1", value) if isinstance(value, str) else value
+
+    theirs = {_key(each): plain(each) for each in yaml.safe_load_all(done.stdout)}
+    assert theirs == {_key(each): each for each in _rendered()}
+
+
+def test_the_component_fits_the_agent() -> None:
+    """Its patches add to lists that are there."""
+    component = _yaml(KUBERNETES / "host-metrics" / "kustomization.yaml")
+    assert "# components: [kubernetes/host-metrics]" in (CONFIGS / "Kustomization").read_text()
+    agent = next(each for each in _rendered() if each["kind"] == "DaemonSet")
+    (patch,) = component["patches"]
+    for change in yaml.safe_load(patch["patch"]):
+        assert change["op"] == "add"
+        *path, last = change["path"].strip("/").split("/")
+        assert last == "-"
+        place: Any = agent
+        for step in path:
+            place = place[int(step) if step.isdigit() else step]
+        place.append(change["value"])
+    for version in KUBERNETES_VERSIONS:
+        kubernetes_validate.validate(agent, version, strict=True)
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    configs = {path.removeprefix("--config=/etc/otelcol/") for path in container["args"]}
+    assert configs == {"agent.yaml", "agent-host.yaml"}
+    assert configs <= set(_config_map("agent-config"))
+
+
+def test_containers_have_no_more_rights_than_they_need() -> None:
+    containers = list(_containers([*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]))
+    assert len(containers) == 4
+    for container in containers:
+        rights = container["securityContext"]
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["readOnlyRootFilesystem"] is True
+        assert rights["capabilities"]["drop"] == ["ALL"]
+        assert "privileged" not in rights
+        assert "memory" in container["resources"]["limits"], container["name"]
+        may = rights["capabilities"].get("add", [])
+        assert may == (["CHOWN"] if container["name"] == "folder" else [])
+    for manifest in [*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]:
+        pod = _pod(manifest)
+        if pod is not None:
+            assert pod["automountServiceAccountToken"] is False
+            assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+
+def test_services_select_pods_and_ports_that_exist() -> None:
+    manifests = [*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]
+    pods = [each for each in manifests if _pod(each) is not None]
+    services = [each for each in manifests if each["kind"] == "Service"]
+    assert len(services) == 3
+    for service in services:
+        wanted = service["spec"]["selector"]
+        if wanted == {"batch.kubernetes.io/job-name": "train"}:  # set by the controller of jobs
+            (pod,) = (each for each in pods if each["kind"] == "Job")
+            assert pod["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+            continue
+        (pod,) = (
+            each
+            for each in pods
+            if wanted.items() <= each["spec"]["template"]["metadata"].get("labels", {}).items()
+        )
+        ports = {
+            port["name"]: port["containerPort"]
+            for container in _containers([pod])
+            for port in container.get("ports", ())
+        }
+        for port in service["spec"]["ports"]:
+            assert ports[port["targetPort"]] == port["port"]
+
+
+def test_pods_read_the_files_of_this_folder() -> None:
+    for name, files in (
+        ("agent-config", ["agent.yaml", "agent-host.yaml"]),
+        ("gateway-config", ["gateway.yaml", "gateway-tempo.yaml"]),
+    ):
+        assert _config_map(name) == {file: (CONFIGS / file).read_text() for file in files}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ["DaemonSet", "StatefulSet"])
+def test_the_real_collector_accepts_what_a_pod_gives_it(
+    kind: str, collector_binary: Path, tmp_path: Path
+) -> None:
+    pod = next(each for each in _rendered() if each["kind"] == kind)
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    configs = [CONFIGS / argument.removeprefix("--config=/etc/otelcol/") for argument in container["args"]]
+    environ = {each["name"]: each.get("value", "") for each in container["env"]}
+    for source in container.get("envFrom", ()):
+        environ |= _config_map(source["configMapRef"]["name"])
+    read = "".join(path.read_text() for path in CONFIGS.glob("*.yaml"))
+    for setting in environ:
+        if setting.startswith("GRADEML_"):
+            assert f"${{env:{setting}:-" in read, setting
+    done = _validate(collector_binary, configs, environ, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+# --- Dashboards -------------------------------------------------------------------------------------------
+
+
+def test_dashboards_are_current() -> None:
+    pages = dashboards.tool("dashboards").pages_by_file()
+    assert dashboards.load() == json.loads(json.dumps(pages)), "run python tools/dashboards.py"
+    assert set(pages) >= {"overview.json", "gpu.json", "ranks.json"}
+
+
+def test_every_metric_of_the_dashboards_is_recorded() -> None:
+    known = _known_series()
+    asked = [query for name, page in dashboards.load().items() for query in dashboards.asked(name, page)]
+    assert len(asked) > 50
+    for query in asked:
+        names = dashboards.metrics_in(query.expr)
+        assert names, query
+        assert names <= known, query
+    for page in dashboards.load().values():
+        for selector, _label in dashboards.variables(page).values():
+            assert re.split(r"[{]", selector)[0] in known, selector
+
+
+def test_a_misspelt_metric_would_be_found() -> None:
+    assert dashboards.metrics_in('sum(rate(grademl_step_total{job="a"}[5m]))') - _known_series()
+    with pytest.raises(KeyError):
+        dashboards.tool("dashboards").series("hw.gpu.utilisation")
+
+
+def test_alerts_ask_for_what_is_recorded() -> None:
+    rules = [rule for group in _rules()["groups"] for rule in group["rules"]]
+    assert rules
+    for rule in rules:
+        names = dashboards.metrics_in(rule["expr"]) | set(re.findall(r"\b(\w+_total)\b(?![{])", rule["expr"]))
+        assert names, rule["alert"]
+        assert names <= _known_series(), rule["alert"]
+
+
+def test_dashboards_have_the_shape_that_grafana_expects() -> None:
+    uids = set()
+    sources = {source["uid"]: source["type"] for source in _data_sources()}
+    for name, page in dashboards.load().items():
+        uids.add(page["uid"])
+        defined = {variable["name"]: variable for variable in page["templating"]["list"]}
+        for variable in defined.values():
+            if variable["type"] == "datasource":
+                assert sources[variable["current"]["value"]] == variable["query"]
+        used = set(re.findall(r"\$\{?(\w+)", json.dumps(page["panels"]) + json.dumps(page["templating"])))
+        assert used - {"__rate_interval", "__range", "__all", "__data", "__value"} <= set(defined), name
+        panels = page["panels"]
+        assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+        taken: set[tuple[int, int]] = set()
+        for panel in panels:
+            place = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert not cells & taken, f"{name}: {panel['title']} lies on another one"
+            assert place["x"] + place["w"] <= 24
+            taken |= cells
+            if panel["type"] != "row":
+                assert panel["title"]
+                assert panel["description"]
+                letters = [target["refId"] for target in panel["targets"]]
+                assert len(set(letters)) == len(letters)
+    assert len(uids) == len(dashboards.load())
+
+
+def test_prometheus_promotes_what_the_dashboards_group_by() -> None:
+    promoted = _yaml(CONFIGS / "prometheus" / "prometheus.yml")["otlp"]["promote_resource_attributes"]
+    assert tuple(promoted) == dashboards.tool("dashboards").PROMOTED
+    assert semconv.RUN_ID in promoted
+
+
+# --- Helpers ----------------------------------------------------------------------------------------------
+
+
+def _yaml(path: Path) -> Json:
+    loaded: Json = yaml.safe_load(path.read_text("utf-8"))
+    return loaded
+
+
+def _yaml_all(path: Path) -> list[Json]:
+    return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def _volumes(service: Json) -> Iterator[list[str]]:
+    """Source, target and mode of each."""
+    return (volume.split(":") for volume in service.get("volumes", ()))
+
+
+def _defaults(environment: Json) -> dict[str, str]:
+    """``${NAME:-value}`` as compose fills it in when nobody sets NAME."""
+    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for name, value in environment.items()}
+
+
+def _check_compose(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def _validate(
+    binary: Path, configs: list[Path], environ: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    command = [str(binary), "validate", *(f"--config={path}" for path in configs)]
+    settings = {**os.environ, **environ, "GRADEML_COLLECTOR_DATA": str(folder / "data")}
+    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60)
+
+
+def _start_jaeger(folder: Path) -> servers.Server:
+    """Jaeger as compose runs it, but on free ports of the loopback address, its data in ``folder``."""
+    config = COMPOSE.parent / "jaeger.yaml"
+
+    def attempt() -> servers.Server:
+        health, query, query_grpc, otlp = servers.free_ports(4)
+        settings = {
+            "GRADEML_JAEGER_HEALTH": f"127.0.0.1:{health}",
+            "GRADEML_JAEGER_QUERY": f"127.0.0.1:{query}",
+            "GRADEML_JAEGER_QUERY_GRPC": f"127.0.0.1:{query_grpc}",
+            "GRADEML_JAEGER_OTLP": f"127.0.0.1:{otlp}",
+            "GRADEML_JAEGER_DATA": str(folder / "data"),
+        }
+        quiet = folder / "quiet.yaml"
+        quiet.write_text(servers.QUIET)
+        command = [str(servers.binary("jaeger")), "--config", str(config), "--config", str(quiet)]
+        log = folder / "jaeger.log"
+        server = servers.Server("jaeger", servers.spawn(command, folder, log, settings), log)
+        servers.wait_ports(server, [health, query, query_grpc, otlp])
+        return server
+
+    return servers.with_fresh_ports(attempt)
+
+
+def _data_sources() -> list[Json]:
+    path = CONFIGS / "grafana" / "provisioning" / "datasources" / "grademl.yaml"
+    found: list[Json] = _yaml(path)["datasources"]
+    return found
+
+
+def _rules() -> Json:
+    return _yaml(CONFIGS / "prometheus" / "rules.yml")
+
+
+def _known_series() -> set[str]:
+    """What Prometheus has of all that is recorded."""
+    tool, names = dashboards.tool("dashboards"), dashboards.tool("prometheus_names")
+    known = {names.metric_name(metric.name, metric.unit, metric.kind) for metric in METRICS}
+    for name, (unit, kind) in tool.TRAINING.items():
+        series = names.metric_name(name, unit, kind)
+        histogram = kind == names.HISTOGRAM
+        known |= {f"{series}_{part}" for part in ("bucket", "sum", "count")} if histogram else {series}
+    return known
+
+
+def _kustomization() -> Json:
+    return _yaml(CONFIGS / "Kustomization")
+
+
+def _plain_manifests() -> list[Json]:
+    return [each for path in sorted(KUBERNETES.glob("*.yaml")) for each in _yaml_all(path)]
+
+
+def _rendered() -> list[Json]:
+    """What `kubectl kustomize` makes of the folder, but for the digests behind names of config maps.
+
+    Of kustomize only what collector-config/Kustomization uses is known here, so that a machine without
+    kubectl checks the same objects.
+    """
+    asked = _kustomization()
+    assert set(asked) == {"apiVersion", "kind", "namespace", "resources", "configMapGenerator", "labels"}
+    objects = [each for path in asked["resources"] for each in _yaml_all(CONFIGS / path)]
+    for generated in asked["configMapGenerator"]:
+        data = {file: (CONFIGS / file).read_text("utf-8") for file in generated.get("files", ())}
+        data |= dict(literal.split("=", 1) for literal in generated.get("literals", ()))
+        meta = {"name": generated["name"]}
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+    (labels,) = asked["labels"]
+    objects = copy.deepcopy(objects)
+    for each in objects:
+        each["metadata"].setdefault("labels", {}).update(labels["pairs"])
+        if each["kind"] != "Namespace":
+            each["metadata"]["namespace"] = asked["namespace"]
+    return objects
+
+
+def _config_map(name: str) -> dict[str, str]:
+    data: dict[str, str] = next(
+        each["data"]
+        for each in _rendered()
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name
+    )
+    return data
+
+
+def _key(manifest: Json) -> tuple[str, str]:
+    return manifest["kind"], re.sub(r"-[0-9a-z]{10}$", "", manifest["metadata"]["name"])
+
+
+def _pod(manifest: Json) -> Json | None:
+    pod: Json | None = manifest.get("spec", {}).get("template", {}).get("spec")
+    return pod
+
+
+def _containers(manifests: list[Json]) -> Iterator[Json]:
+    for manifest in manifests:
+        pod = _pod(manifest)
+        if pod is not None:
+            yield from pod.get("initContainers", ())
+            yield from pod["containers"]
