@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +24,30 @@ from .support import servers
 
 CONFIGS = sorted(servers.COLLECTOR_CONFIGS.glob("*.yaml"))
 README = servers.COLLECTOR_CONFIGS / "README.md"
+ADDITIONS = {
+    "agent.yaml": ("agent-host.yaml", "agent-gateways.yaml"),
+    "gateway.yaml": ("gateway-tempo.yaml",),
+}
+"""Files that add to another one, and are nothing alone."""
+ALONE = [
+    path.name for path in CONFIGS if path.name not in {each for some in ADDITIONS.values() for each in some}
+]
+COMBINATIONS = [
+    (name, *some)
+    for name in ALONE
+    for number in range(len(ADDITIONS.get(name, ())) + 1)
+    for some in combinations(ADDITIONS.get(name, ()), number)
+]
 
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
-def test_a_real_collector_accepts_the_file(config: Path, collector_binary: Path, tmp_path: Path) -> None:
-    done = _validate(collector_binary, config, tmp_path)
+@pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
+def test_a_real_collector_accepts_the_files(
+    names: tuple[str, ...], collector_binary: Path, tmp_path: Path
+) -> None:
+    paths = [servers.COLLECTOR_CONFIGS / name for name in names]
+    done = _validate(collector_binary, paths, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -35,7 +55,39 @@ def test_a_real_collector_refuses_a_wrong_file(collector_binary: Path, tmp_path:
     """So that the test above could fail."""
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(CONFIGS[0].read_text().replace("memory_limiter", "memory_limitter"))
-    assert _validate(collector_binary, wrong, tmp_path).returncode != 0
+    assert _validate(collector_binary, [wrong], tmp_path).returncode != 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"GRADEML_SAMPLE_PERCENT": "12.5", "GRADEML_DECISION_WAIT": "2m"}])
+def test_a_gateway_takes_its_settings(
+    settings: dict[str, str], collector_binary: Path, tmp_path: Path
+) -> None:
+    done = _validate(collector_binary, [servers.COLLECTOR_CONFIGS / "gateway.yaml"], tmp_path, settings)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_gateway_refuses_a_setting_that_is_none(collector_binary: Path, tmp_path: Path) -> None:
+    wrong = {"GRADEML_DECISION_WAIT": "soon"}
+    done = _validate(collector_binary, [servers.COLLECTOR_CONFIGS / "gateway.yaml"], tmp_path, wrong)
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_files_that_the_readme_shows_are_accepted(
+    number: int, collector_binary: Path, tmp_path: Path
+) -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert len(shown) == 2
+    own = tmp_path / "own.yaml"
+    own.write_text(shown[number])
+    done = _validate(collector_binary, [servers.COLLECTOR_CONFIGS / "gateway.yaml", own], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_the_readme_tells_of_the_file(config: Path) -> None:
+    assert re.search(rf"^\| `{re.escape(config.name)}` \|", README.read_text(), flags=re.MULTILINE)
+    assert config.read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
@@ -55,6 +107,30 @@ def test_the_limiter_is_first_and_no_deprecated_batch_processor_is_used(config: 
     for pipeline in pipelines.values():
         assert pipeline["processors"][0] == "memory_limiter"
         assert "batch" not in pipeline["processors"]
+
+
+@pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
+def test_what_is_sent_on_waits_on_disk_for_ever_and_fits_a_message(names: tuple[str, ...]) -> None:
+    """Of every exporter that a pipeline uses; one that writes files has no queue."""
+    merged: dict[str, Any] = {}
+    for name in names:
+        merged = _merged(merged, yaml.safe_load((servers.COLLECTOR_CONFIGS / name).read_text()))
+    pipelines = merged["service"]["pipelines"].values()
+    connectors = set(merged.get("connectors", {}))
+    used = {name for pipeline in pipelines for name in pipeline["exporters"]} - connectors
+    assert used
+    for name in used:
+        exporter = merged["exporters"][name]
+        if name.startswith("file/"):
+            continue
+        queue = exporter["sending_queue"]
+        assert exporter["retry_on_failure"]["max_elapsed_time"] == "0s", name
+        assert (queue["storage"], queue["sizer"]) == ("file_storage", "bytes"), name
+        assert queue["batch"]["max_size"] < 4 << 20, name
+    for name, pipeline in merged["service"]["pipelines"].items():
+        if "tail_sampling" in pipeline["processors"]:
+            for exporter in pipeline["exporters"]:
+                assert merged["exporters"][exporter]["sending_queue"]["block_on_overflow"], (name, exporter)
 
 
 def test_file_pipeline_writes_one_request_a_line(collector: StartCollector) -> None:
@@ -81,7 +157,9 @@ def test_file_pipeline_appends_after_a_restart(collector: StartCollector) -> Non
 
 
 def test_agent_delivers_to_jaeger(collector: StartCollector, jaeger: servers.Jaeger) -> None:
-    agent = collector("agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")})
+    agent = collector(
+        "agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")}
+    )
     trace = _unique_trace()
     _send(agent.otlp_http, _request(trace))
     servers.wait_until(lambda: _in_jaeger(jaeger, trace), "arriving in Jaeger")
@@ -107,26 +185,130 @@ def test_agent_keeps_what_an_absent_jaeger_could_not_take(
     servers.wait_until(lambda: _in_jaeger(jaeger, trace), "arriving in Jaeger after all")
 
 
+def test_all_spans_of_a_trace_go_to_one_of_several_gateways(collector: StartCollector) -> None:
+    """And what one of them cannot take waits for it."""
+    gateways = [collector("file.yaml") for _ in range(2)]
+    agent = collector(
+        ["agent.yaml", "agent-gateways.yaml"],
+        {"GRADEML_GATEWAYS": f"[{', '.join(gateway.endpoint for gateway in gateways)}]"},
+        extra=servers.hasty("load_balancing"),
+    )
+    traces = [_unique_trace() for _ in range(40)]
+
+    def send(again: int) -> None:
+        for trace in traces:
+            _send(agent.otlp_http, _request(trace, trace + again))
+
+    def arrived() -> list[dict[str, set[str]]]:
+        found: list[dict[str, set[str]]] = []
+        for gateway in gateways:
+            of_trace: dict[str, set[str]] = {}
+            for span in _written(gateway.data / "traces.jsonl"):
+                of_trace.setdefault(span["traceId"], set()).add(span["spanId"])
+            found.append(of_trace)
+        return found
+
+    def all_of(spans: int) -> bool:
+        return sum(len(some) for one in arrived() for some in one.values()) == spans * len(traces)
+
+    send(0)
+    servers.wait_until(lambda: all_of(1), "arriving of the first spans")
+    gateways[0].stop()
+    send(1)
+    again = gateways[0].again()
+    with servers.stopping(again):
+        servers.wait_until(lambda: all_of(2), "arriving of the second spans")
+    first, second = (set(one) for one in arrived())
+    assert all((first, second))
+    assert not first & second
+
+
+def test_an_agent_tells_of_its_host(collector: StartCollector) -> None:
+    gateway = collector("file.yaml")
+    collector(
+        ["agent.yaml", "agent-host.yaml"],
+        {"GRADEML_GATEWAY_ENDPOINT": gateway.endpoint, "GRADEML_HOST_METRICS_INTERVAL": "1s"},
+        extra=servers.hasty("otlp_grpc/metrics"),
+    )
+    written = gateway.data / "metrics.jsonl"
+    wanted = {"system.cpu.time", "system.memory.usage", "system.network.io"}
+
+    def told() -> dict[str, set[str]]:
+        """Name of each metric -> the hosts that it is told of."""
+        found: dict[str, set[str]] = {}
+        for request in _requests(written):
+            for group in request["resourceMetrics"]:
+                said = {each["key"]: each["value"] for each in group["resource"]["attributes"]}
+                for scope in group["scopeMetrics"]:
+                    for metric in scope["metrics"]:
+                        found.setdefault(metric["name"], set()).add(said["host.name"]["stringValue"])
+        return found
+
+    servers.wait_until(lambda: wanted <= set(told()), "telling of the host")
+    assert {host for name in wanted for host in told()[name]} == {socket.gethostname()}
+
+
+def test_a_gateway_sends_the_same_to_tempo(collector: StartCollector) -> None:
+    jaeger, tempo = collector("file.yaml"), collector("file.yaml")
+    gateway = collector(
+        ["gateway.yaml", "gateway-tempo.yaml"],
+        {"GRADEML_JAEGER_ENDPOINT": jaeger.endpoint, "GRADEML_TEMPO_ENDPOINT": tempo.endpoint},
+        extra=servers.hasty("otlp_grpc/jaeger", "otlp_grpc/tempo"),
+    )
+    traces = [_unique_trace() for _ in range(5)]
+    for trace in traces:
+        _send(gateway.otlp_http, _request(trace))
+    for backend in (jaeger, tempo):
+        servers.wait_until(
+            lambda backend=backend: len(_written(backend.data / "traces.jsonl")) >= len(traces), "arriving"
+        )
+        arrived = [span["traceId"] for span in _written(backend.data / "traces.jsonl")]
+        assert sorted(arrived) == sorted(f"{trace:032x}" for trace in traces)
+
+
 # --- Helpers ----------------------------------------------------------------------------------------------
 
 
-def _validate(binary: Path, config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def _validate(
+    binary: Path, configs: Sequence[Path], folder: Path, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     # The default data folder needs not exist, nor be writable, on a machine that runs the tests.
-    environ = {**os.environ, "GRADEML_COLLECTOR_DATA": str(folder / "data")}
-    command = [str(binary), "validate", "--config", str(config)]
+    environ = {**os.environ, "GRADEML_COLLECTOR_DATA": str(folder / "data"), **(settings or {})}
+    command = [str(binary), "validate"]
+    for config in configs:
+        command += ["--config", str(config)]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return two configurations as the Collector merges them: maps are, lists are replaced."""
+    found = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = _merged(found[key], value) if both else value
+    return found
+
+
+def _requests(file: Path) -> list[dict[str, Any]]:
+    """Return what a file of `file.yaml` holds so far."""
+    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _written(file: Path) -> list[dict[str, Any]]:
+    return [span for request in _requests(file) for span in _spans(request)]
 
 
 def _unique_trace() -> int:
     return int.from_bytes(os.urandom(16), "big") | 1 << 127
 
 
-def _request(trace: int) -> dict[str, Any]:
+def _request(trace: int, span_id: int | None = None) -> dict[str, Any]:
     now = time.time_ns()
     integers = {"arrayValue": {"values": [{"intValue": "3"}, {"intValue": "4"}]}}
     span = {
         "traceId": f"{trace:032x}",
-        "spanId": f"{trace & (1 << 64) - 1 or 1:016x}",
+        "spanId": f"{(trace if span_id is None else span_id) & (1 << 64) - 1 or 1:016x}",
         "name": "window",
         "kind": 1,
         "startTimeUnixNano": str(now - 1_000_000),

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import http.client
+import time
+import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -66,3 +69,22 @@ def start_pipeline(
         "agent", {"GRADEML_GATEWAY_ENDPOINT": gateway.endpoint}, ("otlp_grpc/traces", "otlp_grpc/metrics")
     )
     return Pipeline(agent, gateway, jaeger, prometheus, running)
+
+
+def send(endpoint: str, body: bytes, signal: str = "traces", patience_s: float = 0.0) -> None:
+    """Send an OTLP/JSON request, and again while it is not taken, as a relay does; raises when none is."""
+    post = urllib.request.Request(
+        f"{endpoint}/v1/{signal}", data=body, headers={"Content-Type": "application/json"}, method="POST"
+    )
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                post, timeout=10
+            ) as answer:
+                assert answer.status == 200
+                return
+        except (OSError, http.client.HTTPException):  # among them what is refused: HTTPError is an OSError
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
