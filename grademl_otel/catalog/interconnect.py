@@ -21,7 +21,9 @@ REPORTING: Final = "grademl.network.reporting"
 
 _PORT: Final = "a port under `/sys/class/infiniband`"
 _IO: Final = "Bytes through the port."
-_IO_NEEDS: Final = f"{_PORT} with `counters/port_{{rcv,xmit}}_data`, or with `hw_counters` that tell bytes (EFA, bnxt_re, irdma)"
+_IO_NEEDS: Final = (
+    f"{_PORT} with `counters/port_{{rcv,xmit}}_data`, or with `hw_counters` of bytes (EFA, bnxt_re, irdma)"
+)
 PORT_RECEIVED: Final = Metric("hw.network.io", "By", COUNTER, _IO, _IO_NEEDS, (DIRECTION,), "port.rx")
 PORT_TRANSMITTED: Final = Metric("hw.network.io", "By", COUNTER, _IO, _IO_NEEDS, (DIRECTION,), "port.tx")
 PORT_PACKETS: Final = Metric(

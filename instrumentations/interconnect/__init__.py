@@ -10,5 +10,5 @@ from grademl_otel.sampling.source import Provider
 
 
 def providers(roots: Roots) -> list[Provider]:
-    """Return what finds the ports and the interfaces of this host; apart, so that neither waits for the other."""
+    """Return what finds ports, and what finds interfaces: neither waits for the other."""
     return [Ports(roots), Interfaces(roots)]

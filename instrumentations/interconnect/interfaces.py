@@ -146,7 +146,8 @@ class Traffic:
         self._chosen: dict[str, _Interface] = {}
         self._rest: frozenset[str] = frozenset()
         self._physical: dict[str, bool] = {}
-        """What is known of those that are there."""
+        self._own: dict[str, bool] = {}
+        """Both of those that are there."""
         self._others = _Others()
         self._by_files = False
         self._until_survey = 0
@@ -162,7 +163,7 @@ class Traffic:
         return self._chosen
 
     def read(self) -> list[Reading]:
-        """Return what passed since the first reading. Raises OSError, and ValueError where nothing is legible."""
+        """Return what passed since the first reading. Raises OSError; ValueError where it reads no number."""
         found: list[Reading] = []
         problem: Exception | None = None
         if self._until_survey > 0 and self._by_files:
@@ -175,6 +176,7 @@ class Traffic:
         else:
             lines = _lines(read_all(self._dev, _MOST_BYTES))
             if self._until_survey <= 0 or not self._chosen.keys() <= lines.keys():
+                self._of_rest(lines)  # whoever is told of by itself from now on, was not until now
                 self._survey(lines)
             self._until_survey -= 1
             for name, interface in self._chosen.items():
@@ -182,8 +184,7 @@ class Traffic:
                     found += interface.of_line(lines[name])
                 except ValueError as error:
                     problem = error
-            if self._rest:
-                found += self._others.read({name: lines[name] for name in self._rest & lines.keys()})
+            found += self._of_rest(lines)
         if problem is not None:
             self._until_survey = 0
             if not found:
@@ -193,6 +194,11 @@ class Traffic:
     def close(self) -> None:
         """It holds nothing."""
 
+    def _of_rest(self, lines: dict[str, bytes]) -> list[Reading]:
+        if not self._rest:
+            return []
+        return self._others.read({name: lines[name] for name in self._rest & lines.keys()})
+
     def _survey(self, lines: dict[str, bytes]) -> None:
         """Choose anew: those that were reported by themselves stay so while they are there."""
         known = self._physical
@@ -200,16 +206,17 @@ class Traffic:
             name: known[name] if name in known else os.path.lexists(f"{self._folder}/{name}/device")
             for name in lines
         }
+        self._own = {name: is_own for name, is_own in self._own.items() if name in lines}
         worth = self._worth(lines)
         chosen = {name: interface for name, interface in self._chosen.items() if name in worth}
-        fresh = [name for name in worth if name not in chosen]
+        fresh = [name for name in lines if name in worth and name not in chosen]
         if len(worth) > _MOST:
             fresh.sort(
                 key=lambda name: _bytes(lines[name]), reverse=True
             )  # where equal, in the kernel's order
         for name in fresh[: max(0, _MOST - len(chosen))]:
             chosen[name] = _Interface(name, self._folder)
-        self._rest = worth - chosen.keys()
+        self._rest = frozenset(worth - chosen.keys())
         if _LOOPBACK in lines:
             chosen[_LOOPBACK] = self._chosen.get(_LOOPBACK) or _Interface(_LOOPBACK, self._folder)
         self._chosen = chosen
@@ -224,7 +231,7 @@ class Traffic:
         self._devices = [(self._counts[kind], value) for kind, value in numbers.items()]
 
     def _worth(self, names: Iterable[str]) -> set[str]:
-        """Return those whose bytes are told of, but for `lo`; a dict's order is the kernel's."""
+        """Return those whose bytes are told of, but for `lo`."""
         physical = {name for name, is_physical in self._physical.items() if is_physical}
         virtual = [name for name in names if name not in physical and name != _LOOPBACK]
         own = {name for name in self._default_routes() if name in virtual and self._is_own(name)}
@@ -242,6 +249,11 @@ class Traffic:
 
     def _is_own(self, name: str) -> bool:
         """Whether a virtual interface is an end of a link, and no way to others that are told of."""
+        if name not in self._own:
+            self._own[name] = self._look_at(name)
+        return self._own[name]
+
+    def _look_at(self, name: str) -> bool:
         folder = f"{self._folder}/{name}"
         try:
             kind = read_bytes(f"{folder}/type").strip()

@@ -369,9 +369,11 @@ def test_a_file_that_blocks_stops_only_its_port(tree: HostTree) -> None:
         assert seen.wait(30)
         assert {sample.series.device for sample in sampler.latest()} <= {"mlx5_1/1", "sampler"}
     finally:
-        with open(stuck, "wb") as free:  # whoever reads it goes on
+        with open(stuck, "wb") as free:  # whoever reads it goes on, and next time finds a file
+            stuck.unlink()
+            stuck.write_bytes(b"1\n")
             free.write(b"1\n")
-        sampler.stop(10)
+        assert sampler.stop(10)
 
 
 @pytest.mark.parametrize(

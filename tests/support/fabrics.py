@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network devices as trees of files: what stands for /sys/class/infiniband, /sys/class/net, /proc/net in tests.
+"""Network devices as trees of files, which stand for /sys/class/infiniband, /sys/class/net and /proc/net.
 
 ``tests/data/fabrics/<shape>.txt`` is one RDMA device, in the form of `hosttrees`.
 """
@@ -52,7 +52,7 @@ class Interfaces:
     def add(
         self, name: str, device: str = "", lower: str = "", kind: int = 1, speed: str = "", state: str = "up"
     ) -> None:
-        """Add one; ``device`` is a PCI address where it is no virtual one, ``lower`` the one that it is on."""
+        """Add one; ``device`` is a PCI address, of a virtual one "", ``lower`` what it is on."""
         folder = f"sys/class/net/{name}"
         self._counts[name] = [0] * 16
         self._tree.write(f"{folder}/type", f"{kind}\n")
@@ -63,6 +63,10 @@ class Interfaces:
             (self._tree.root / folder / "device").symlink_to(f"../../../{device}")
         if lower:
             (self._tree.root / folder / f"lower_{lower}").symlink_to(f"../{lower}")
+
+    def line(self, name: str, value: int) -> None:
+        """Have it in /proc only, all its numbers ``value``."""
+        self._counts[name] = [value] * 16
 
     def remove(self, name: str) -> None:
         """Take it away; not from /sys, where nobody looks for what /proc does not have."""
@@ -80,8 +84,8 @@ class Interfaces:
         """Set one number of its line in /proc/net/dev."""
         self._counts[name][index] = value
 
-    def show(self, statistics: bool = False) -> None:
-        """Write /proc/net/dev, and ``statistics`` in /sys."""
+    def show(self) -> None:
+        """Write /proc/net/dev."""
         head = (
             "Inter-|   Receive                                                |  Transmit\n"
             " face |bytes    packets errs drop fifo frame compressed multicast"
@@ -89,9 +93,3 @@ class Interfaces:
         )
         lines = [f"{name:>6}: {' '.join(map(str, counts))}\n" for name, counts in self._counts.items()]
         self._tree.write("proc/net/dev", head + "".join(lines))
-        if statistics:
-            columns = ((0, "rx_bytes"), (1, "rx_packets"), (2, "rx_errors"), (3, "rx_dropped"),
-                       (8, "tx_bytes"), (9, "tx_packets"), (10, "tx_errors"), (11, "tx_dropped"))  # fmt: skip
-            for name, counts in self._counts.items():
-                for index, column in columns:
-                    self._tree.write(f"sys/class/net/{name}/statistics/{column}", f"{counts[index]}\n")
