@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -21,15 +20,14 @@ from grademl_otel import marks, semconv
 from grademl_otel.config import FILE, OTLP, Settings
 from grademl_otel.convert.bounds import table_bytes_of_run, table_bytes_per_part
 from grademl_otel.convert.spans import Metric, Resource, Span
-from grademl_otel.digest import DIGEST_LENGTH, SETTINGS_DIGITS
 from grademl_otel.export.filestore import METRICS, FileStore, existing_folder
 from grademl_otel.export.otlpjson import metric_line
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Alone, Beside, Sink
 from grademl_otel.relay.hostresource import host_resource
-from grademl_otel.relay.launch import elect, holds, retire
 from grademl_otel.relay.processes import JobProcesses
 from grademl_otel.sampling.bins import LONGEST_KEPT, SECOND, Bins
+from grademl_otel.sampling.election import SENDS, Elections
 from grademl_otel.sampling.export import metrics_of_samples
 from grademl_otel.sampling.resource_table import fitting
 from grademl_otel.sampling.roots import Roots
@@ -97,7 +95,7 @@ class Hardware:
         self._find = find
         self._bins = Bins()
         self._runs: dict[Hashable, _Run] = {}
-        self._elections = _Elections(folder, digest)
+        self._elections = Elections(folder, digest)
         self._intervals: dict[str, int] = {}
         """Of sources, by name, in ns."""
         self._unix_offset = time.time_ns() - time.perf_counter_ns()
@@ -224,7 +222,7 @@ class Hardware:
         if not any(info.metrics and OTLP in info.exporters for info in infos) or self._resource is None:
             return
         metrics = self._metrics()
-        if metrics and self._elections.mine("otlp"):
+        if metrics and self._elections.mine(SENDS):
             if self._otlp is None:
                 self._otlp = self._sinks.open_otlp(self._resource)
             self._otlp.take_metrics(metrics, final=False)
@@ -266,15 +264,18 @@ class _Run:
             self.store = FileStore(folder) if folder is not None else None
         return self.store is not None
 
+    def ended(self, at_ns: int) -> None:
+        """A rank has ended at ``at_ns`` of perf_counter: the run goes on to there at least."""
+        self._end_ns = max(self._end_ns, at_ns)
+
     def attach(self, span: Span, info: marks.RunInfo, closing: bool) -> None:
         """Add a table of what is known and not told to a span of the rank of ``info``.
 
-        ``closing``: this is the last span of the run on this host.
+        ``closing``: this is the last span of the run on this host, a run span.
         """
         now = time.perf_counter_ns()
         end = now // SECOND if closing else self._bins.ready(now, self.key)
-        if span.name == semconv.RUN:
-            self._end_ns = max(self._end_ns, span.end_ns - info.perf_to_unix_ns)
+        if closing:
             end = min(end, -(-self._end_ns // SECOND))
             room = table_bytes_of_run(info.rank, info.world_size)
         else:
@@ -319,8 +320,10 @@ class _OfRing:
                 if span.name == semconv.WINDOW:
                     run.attach(span, info, closing=False)
             for span in spans:
-                if span.name == semconv.RUN and last:
-                    run.attach(span, info, closing=True)
+                if span.name == semconv.RUN:
+                    run.ended(span.end_ns - info.perf_to_unix_ns)
+                    if last:
+                        run.attach(span, info, closing=True)
 
     def metrics(self) -> Sequence[Metric]:
         if self.pid is not None and self._info is not None:
@@ -360,43 +363,3 @@ class _Known:
 
     def close(self) -> None:
         self._provider.close()
-
-
-class _Elections:
-    """Who of the relays of a host sends its metrics to a place: the one that holds a lock."""
-
-    def __init__(self, folder: Path, digest: str):
-        self._folder = folder
-        self._settings = digest[:SETTINGS_DIGITS]
-        self._locks: dict[str, int] = {}
-
-    def mine(self, what: str) -> bool:
-        """Return True when it is for this relay to send ``what``; to be asked each time."""
-        digest = self._digest(what)
-        held = self._locks.get(what)
-        if held is not None:
-            if holds(self._folder, digest, held):
-                return True
-            self.give_back(what)  # somebody deleted its file
-        try:
-            lock = elect(self._folder, digest)
-        except OSError:
-            return True  # nobody can be asked: twice is better than not at all
-        if lock is None:
-            return False
-        self._locks[what] = lock
-        return True
-
-    def give_back(self, what: str) -> None:
-        lock = self._locks.pop(what, None)
-        if lock is not None:
-            retire(self._folder, self._digest(what), lock)
-
-    def close(self) -> None:
-        for what in tuple(self._locks):
-            self.give_back(what)
-
-    def _digest(self, what: str) -> str:
-        """The name of a lock; the same in all namespaces. A place in files is one whatever the settings."""
-        place = what if what.startswith("files ") else f"{self._settings} {what}"
-        return sha256(f"host metrics: {place}".encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]

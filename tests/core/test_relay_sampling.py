@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a relay samples: tables told once per run whoever tells, metrics once per host, nothing that waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grademl_otel import marks, semconv
+from grademl_otel.catalog.metric import COUNTER, GAUGE, UPDOWN, Metric
+from grademl_otel.config import Settings
+from grademl_otel.convert.spans import Metric as Exported
+from grademl_otel.convert.spans import Resource, Span
+from grademl_otel.pump import Alone, Beside
+from grademl_otel.relay.hardware import Hardware
+from grademl_otel.relay.hostresource import host_resource
+from grademl_otel.relay.processes import JobProcesses
+from grademl_otel.sampling.bins import Bins
+from grademl_otel.sampling.source import Provider, Reading, Series, Source, SourceGone
+
+from ..support.mark_script import INFO, OFFSET, RUN_ID, S
+from ..support.relays import until
+
+RECEIVED = Metric("hw.network.io", "By", COUNTER, "Bytes.", "", column="network.rx")
+USE = Metric("hw.gpu.utilization", "1", GAUGE, "Use.", "", column="gpu.utilization", scale=1000)
+CPU = Metric("process.cpu.time", "s", COUNTER, "CPU.", "", column="process.cpu", scale=1000)
+MEMORY = Metric("process.memory.usage", "By", UPDOWN, "Memory.", "", column="process.memory")
+DIGEST = "0123456789abcdef01234567"
+
+
+class Way:
+    """Stands for the sinks of a relay, and for that of its host."""
+
+    metrics_every_ns = 10 * S
+
+    def __init__(self) -> None:
+        self.opened: list[Resource] = []
+        self.taken: list[Sequence[Exported]] = []
+
+    def open_otlp(self, resource: Resource) -> Way:
+        self.opened.append(resource)
+        return self
+
+    def take_metrics(self, metrics: Sequence[Exported], final: bool) -> None:
+        self.taken.append(metrics)
+
+
+class Counting:
+    """A provider with one source, which counts its readings."""
+
+    def __init__(self, name: str = "fake", act: Callable[[], None] = lambda: None) -> None:
+        self.name = name
+        self.act = act
+        self.series = Series(RECEIVED, {"hw.id": name}, name)
+        self.readings = 0
+
+    def sources(self) -> Sequence[Source]:
+        return [self]
+
+    def read(self) -> Sequence[Reading]:
+        self.act()
+        self.readings += 1
+        return [(self.series, self.readings)]
+
+    def close(self) -> None: ...
+
+
+def hardware(
+    folder: Path, providers: Sequence[Provider] = (), way: Way | None = None, **environ: str
+) -> Hardware:
+    environ = {"GRADEML_HOST_INTERVAL": "0.1", **environ}
+    sinks: Any = way or Way()
+    read = Settings.from_env(environ)
+    return Hardware(
+        read, environ, sinks, folder, DIGEST, lambda _: [(provider, 0.1) for provider in providers]
+    )
+
+
+def with_history(folder: Path, seconds: int) -> tuple[Hardware, int]:
+    """One that has sampled for so long, 100 + n bytes in the n-th second; and its first second."""
+    made = hardware(folder)
+    first = time.perf_counter_ns() // S - seconds
+    series, total = Series(RECEIVED, {}, "eth0"), 0
+    for number in range(seconds + 1):
+        made._bins.add(S, (first + number) * S, [(series, total)])
+        total += 100 + number
+    return made, first
+
+
+def window(start: int = 0) -> Span:
+    return Span(semconv.WINDOW, 1, 2, 0, OFFSET + start, OFFSET + start + S)
+
+
+def run_span(end: int) -> Span:
+    return Span(semconv.RUN, 1, 3, 0, OFFSET, OFFSET + end)
+
+
+def told(spans: Sequence[Span], column: str = "network.rx") -> dict[int, int]:
+    """What the tables of ``spans`` say by second of perf_counter; fails where two say the same second."""
+    found: dict[int, int] = {}
+    for span in spans:
+        attributes: Any = span.attributes
+        values = attributes.get(semconv.RESOURCES_PREFIX + column)
+        if values is None:
+            continue
+        bins, length = attributes[semconv.RESOURCES_BINS], attributes[semconv.RESOURCES_BIN]
+        values = values * bins if len(values) == 1 else values
+        assert len(values) == bins
+        for index, value in enumerate(values):
+            begin = (
+                span.start_ns - OFFSET + attributes[semconv.RESOURCES_START] * 1000 + index * length * 10**6
+            )
+            number = round(begin / S)
+            assert abs(begin - number * S) < 1000
+            assert number not in found
+            found[number] = value
+    return found
+
+
+# --- Tables ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10 * S)), max_size=12), st.permutations(range(4)))
+def test_each_second_is_told_once_whoever_tells(windows: list[tuple[int, int]], order: list[int]) -> None:
+    made, first = with_history(Path("/nowhere"), 40)
+    ranks = [made.beside(1 + rank, alive=False) for rank in range(4)]
+    for number, rank in enumerate(ranks):
+        rank.begin(replace(INFO, rank=number, world_size=4), (first + 2) * S + 5)
+    spans = []
+    for number, start in windows:
+        spans.append(window(start))
+        ranks[number].attach(spans[-1:], False)
+    now = time.perf_counter_ns()
+    for number in order:
+        spans += [window(), run_span(now)]
+        ranks[number].attach(spans[-2:], True)
+    assert told(spans) == {first + number: 100 + number for number in range(2, 40)}
+    assert not any(semconv.RESOURCES_BINS in span.attributes for span in spans if span.name == semconv.RUN)
+
+
+def test_a_run_without_windows_has_it_all_on_the_last_run_span(tmp_path: Path) -> None:
+    made, first = with_history(tmp_path, 20)
+    ranks = [made.beside(1 + rank, alive=False) for rank in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.begin(replace(INFO, rank=number, world_size=2), first * S)
+    spans = [run_span(time.perf_counter_ns()), run_span((first + 15) * S + 1)]
+    ranks[1].attach(spans[:1], True)
+    assert semconv.RESOURCES_BINS not in spans[0].attributes
+    ranks[0].attach(spans[1:], True)
+    assert told(spans) == {first + number: 100 + number for number in range(20)}
+
+
+def test_nothing_is_told_of_the_time_after_the_run(tmp_path: Path) -> None:
+    made, first = with_history(tmp_path, 20)
+    rank = made.beside(1, alive=False)
+    rank.begin(INFO, first * S)
+    span = run_span((first + 5) * S + 1)
+    rank.attach([span], True)
+    assert told([span]) == {first + number: 100 + number for number in range(6)}
+
+
+def test_runs_side_by_side_are_told_all_of_it_each(tmp_path: Path) -> None:
+    made, first = with_history(tmp_path, 20)
+    for info in (INFO, replace(INFO, attempt=1), replace(INFO, run_id="f" * 32)):
+        rank = made.beside(1, alive=False)
+        rank.begin(info, (first + 4) * S)
+        span = window()
+        rank.attach([span], False)
+        assert told([span]) == {first + number: 100 + number for number in range(4, 20)}
+
+
+def test_a_second_that_no_span_had_room_for_is_told_later(tmp_path: Path) -> None:
+    made, first = with_history(tmp_path, 200)
+    for index in range(300):
+        series = Series(RECEIVED, {}, f"port{index}")
+        for number in range(201):
+            made._bins.add(S, (first + number) * S, [(series, number * (1 << 40))])
+    rank = made.beside(1, alive=False)
+    rank.begin(replace(INFO, world_size=64), first * S)
+    spans = [window() for _ in range(20)]
+    for span in spans:
+        rank.attach([span], False)
+    tables: list[dict[str, Any]] = [
+        dict(span.attributes) for span in spans if semconv.RESOURCES_BINS in span.attributes
+    ]
+    assert len(tables) > 1
+    assert tables[0][semconv.RESOURCES_BIN] > 1000  # so many seconds are more than the next spans could take
+    assert tables[0]["grademl.resources.network.id"][0] == "eth0"
+    added = 0
+    for table in tables:
+        bins = table[semconv.RESOURCES_BINS]
+        added += sum(table["grademl.resources.network.rx"][:bins])
+    covered = sum(table[semconv.RESOURCES_BINS] * table[semconv.RESOURCES_BIN] for table in tables) // 1000
+    assert covered > 190
+    assert added == sum(100 + number for number in range(covered))
+
+
+def test_no_tables_where_nothing_is_sampled(tmp_path: Path) -> None:
+    environ = {"GRADEML_GPU_INTERVAL": "0", "GRADEML_HOST_INTERVAL": "0"}
+    made = hardware(tmp_path, **environ)
+    assert not made.wanted
+    assert isinstance(made.beside(1, alive=True), Alone)
+
+
+# --- Processes ---------------------------------------------------------------------------------------------
+
+
+class Tree:
+    """A process: one second of CPU time for each reading, so many bytes."""
+
+    def __init__(self, pid: int) -> None:
+        self.name = f"process {pid}"
+        self.cpu, self.memory = Series(CPU, {}, "process"), Series(MEMORY, {}, "process")
+        self.pid = pid
+        self.seconds = 0.0
+
+    def read(self) -> Sequence[Reading]:
+        if self.pid == 13:
+            raise PermissionError("not yours")
+        if self.pid == 404:
+            raise SourceGone
+        self.seconds += 1
+        return [(self.cpu, self.seconds), (self.memory, 1000 * self.pid)]
+
+    def close(self) -> None: ...
+
+
+def test_processes_are_told_of_in_their_own_run_only() -> None:
+    bins, now = Bins(), [0]
+    processes = JobProcesses(Tree, bins, S, lambda: now[0])
+    processes.follow(1, "rank 0", "a")
+    processes.follow(2, "rank 1", "a")
+    processes.follow(3, "rank 0", "b")
+    processes.follow(404, "rank 1", "b")
+    for second in range(5):
+        now[0] = (second + 1) * S
+        assert processes.read() == ()
+    assert {(row.device, row.column): row.values for row in bins.rows(1, 5, "a")} == {
+        ("rank 0", "cpu"): [1000] * 4,
+        ("rank 0", "memory"): [1000] * 4,
+        ("rank 1", "cpu"): [1000] * 4,
+        ("rank 1", "memory"): [2000] * 4,
+    }
+    assert {row.device for row in bins.rows(1, 5, "b")} == {"rank 0"}
+    assert [(s.series.metric.name, s.value, s.start_ns) for s in processes.latest(2)] == [
+        ("process.cpu.time", 5.0, S),
+        ("process.memory.usage", 2000, S),
+    ]
+    now[0] = 60 * S
+    assert processes.latest(2) == []
+    processes.leave(2)
+    processes.read()
+    assert [sample.value for sample in processes.latest(1)] == [6.0, 1000]
+    assert processes.latest(2) == []
+
+
+def test_a_process_that_cannot_be_read_stops_no_other() -> None:
+    processes = JobProcesses(Tree, Bins(), S)
+    processes.follow(13, "rank 0", "a")
+    processes.follow(2, "rank 1", "a")
+    with pytest.raises(PermissionError):
+        processes.read()
+    assert len(processes.latest(2)) == 2
+
+
+# --- Metrics -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Callable[..., tuple[Hardware, list[Beside]]]]:
+    """Starts a relay's sampling with a ring for each info."""
+    started: list[Hardware] = []
+
+    def begin(way: Way, *infos: marks.RunInfo, **environ: str) -> tuple[Hardware, list[Beside]]:
+        provider = Counting()
+        made = hardware(tmp_path, [provider], way, **environ)
+        started.append(made)
+        rings = [made.beside(os.getpid(), alive=False) for _ in infos]
+        for ring, info in zip(rings, infos, strict=True):
+            ring.begin(info, time.perf_counter_ns())
+        until(lambda: provider.readings)
+        return made, rings
+
+    yield begin
+    for each in started:
+        each.close()
+
+
+def due(made: Hardware) -> int:
+    return time.perf_counter_ns() + 3600 * S
+
+
+def test_metrics_go_into_each_runs_folder_once(begun: Any, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    infos = [
+        replace(INFO, rank=rank, world_size=2, run_id=run, store=str(store), resource={"grademl.rank": rank})
+        for run in (RUN_ID, "f" * 32)
+        for rank in (0, 1)
+    ]
+    made, rings = begun(Way(), *infos)
+    made.turn(due(made))
+    assert not store.exists()  # a run of which nobody is to hear may still be nothing
+    folders = [store / f"20260101T000000Z-{run}" for run in (RUN_ID, "f" * 32)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    made.turn(due(made) + 3600 * S)
+    for ring in rings:
+        ring.end()
+        ring.end()
+    for folder in folders:
+        lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+        assert len(lines) == 2  # one at its time, one at the end
+        for line in lines:
+            (group,) = json.loads(line)["resourceMetrics"]
+            keys = {attribute["key"] for attribute in group["resource"]["attributes"]}
+            assert {"host.name", "os.type", "service.name", "grademl.clock.id"} <= keys
+            assert not keys & {"grademl.rank", "process.pid"}
+            metrics = {metric["name"]: metric for metric in group["scopeMetrics"][0]["metrics"]}
+            (point,) = metrics["hw.network.io"]["sum"]["dataPoints"]
+            assert int(point["asInt"]) > 0
+            assert 0 < int(point["startTimeUnixNano"]) <= int(point["timeUnixNano"])
+            assert abs(int(point["timeUnixNano"]) - time.time_ns()) < 3600 * S
+
+
+def test_one_relay_of_a_host_sends_to_a_collector(begun: Any, tmp_path: Path) -> None:
+    ways = [Way(), Way()]
+    info = replace(INFO, exporters=("otlp",))
+    (first, rings), (second, _) = (begun(way, info) for way in ways)
+    for made in (first, second):
+        made.turn(due(made))
+    assert [len(way.taken) for way in ways] == [1, 0]
+    assert [resource.attributes["service.name"] for resource in ways[0].opened] == ["grademl-host"]
+    rings[0].end()
+    first.close()
+    second.turn(due(second) + 3600 * S)
+    assert [len(way.taken) for way in ways] == [2, 1]
+    assert not list(tmp_path.glob("*-0000*"))
+
+
+def test_no_metrics_where_the_user_wants_none(begun: Any, tmp_path: Path) -> None:
+    way = Way()
+    made, rings = begun(way, replace(INFO, exporters=("otlp", "file"), store=str(tmp_path), metrics=False))
+    (tmp_path / f"x-{RUN_ID}").mkdir()
+    made.turn(due(made))
+    rings[0].end()
+    assert way.taken == []
+    assert list((tmp_path / f"x-{RUN_ID}").iterdir()) == []
+
+
+def test_a_source_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
+    release, entered = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        release.wait(60)
+
+    good, way = Counting("good"), Way()
+    made = hardware(tmp_path, [Counting("bad", hang), good], way)
+    ring = made.beside(os.getpid(), alive=False)
+    ring.begin(replace(INFO, exporters=("otlp",)), 0)
+    try:
+        until(lambda: good.readings > 2 and entered.is_set())
+        ring.attach([window()], False)
+        made.turn(due(made))
+        (metrics,) = way.taken
+        (io,) = (metric for metric in metrics if metric.name == "hw.network.io")
+        assert [point.attributes["hw.id"] for point in io.points] == ["good"]  # type: ignore[union-attr]
+        ring.end()
+    finally:
+        made.close()  # returns, though the call still goes on
+        assert not release.is_set()
+        release.set()
+
+
+@pytest.mark.parametrize("error", [ImportError("no such library"), RuntimeError("odd")])
+def test_what_cannot_be_found_is_not_sampled(error: Exception, tmp_path: Path) -> None:
+    tried = threading.Event()
+
+    def find(_: Settings) -> list[tuple[Provider, float]]:
+        tried.set()
+        raise error
+
+    sinks: Any = Way()
+    made = Hardware(Settings.from_env({}), {}, sinks, tmp_path, DIGEST, find)
+    ring = made.beside(1, alive=False)
+    ring.begin(INFO, 0)
+    until(tried.is_set)
+    span = window()
+    ring.attach([span], False)
+    made.turn(due(made))
+    assert list(ring.metrics()) == []
+    ring.end()
+    made.close()
+    assert span.attributes == {}
+
+
+def test_the_resource_of_a_host_is_of_no_rank() -> None:
+    run = {
+        "host.name": "node-7", "host.id": "abc", "service.name": "trainer", "process.pid": 12,
+        "grademl.rank": 3, "cloud.region": "eu-1", "telemetry.sdk.name": "opentelemetry",
+    }  # fmt: skip
+    told = host_resource({"OTEL_RESOURCE_ATTRIBUTES": "team=a%20b,host.name=other, =x,y"}, run).attributes
+    assert told.pop("grademl.clock.id")
+    assert told.pop("os.type")
+    assert told == {
+        "host.name": "other", "host.id": "abc", "cloud.region": "eu-1", "team": "a b",
+        "service.name": "grademl-host", "service.instance.id": "other",
+    }  # fmt: skip
+    named = host_resource({"OTEL_SERVICE_NAME": "mine"}, run).attributes
+    assert (named["service.name"], named["service.instance.id"]) == ("mine", "node-7")
