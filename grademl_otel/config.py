@@ -101,9 +101,15 @@ VARIABLES: Final[tuple[Variable, ...]] = (
 READ_ELSEWHERE: Final = (
     "GRADEML_SOURCE", "GRADEML_HEADERS", "GRADEML_USER",
     "GRADEML_CA", "GRADEML_CLIENT_CERT", "GRADEML_CLIENT_KEY",
+    "GRADEML_GATEWAYS", "GRADEML_HOST_ROOT",
 )  # fmt: skip
-"""What the analyzer reads: no typing errors where a program is recorded."""
-_FAMILIES_ELSEWHERE: Final = ("GRADEML_COLLECTOR_", "GRADEML_JAEGER_", "GRADEML_TEST_", "GRADEML_WRITE_")
+"""What the analyzer and the pipelines in collector-config/ read: no typing errors where a program is recorded."""
+_FAMILIES_ELSEWHERE: Final = (
+    "GRADEML_COLLECTOR_", "GRADEML_DECISION_", "GRADEML_GATEWAY_", "GRADEML_HOST_METRICS_",
+    "GRADEML_JAEGER_", "GRADEML_PROMETHEUS_", "GRADEML_SAMPLE_", "GRADEML_SLOW_",
+    "GRADEML_SPAN_", "GRADEML_TEMPO_", "GRADEML_TEST_", "GRADEML_WRITE_",
+)  # fmt: skip
+"""Of the pipelines in collector-config/, of tests and benchmarks."""
 _PREFIX: Final = "GRADEML_"
 _FEW: Final = 3
 _PATHS: Final = (
