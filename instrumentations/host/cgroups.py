@@ -2,8 +2,8 @@
 """The control groups that a process is in: versions 1 and 2, both at once, nested, and inside containers.
 
 A controller is in version 1 where ``/proc/self/cgroup`` names it, else in version 2. The path told there
-begins at the root of the control-group namespace; what is mounted may begin elsewhere (a container of version 1
-sees its own group as the whole mount). The mount table tells where. What lies above the mount cannot be seen.
+begins at the root of the control-group namespace; what is mounted may begin elsewhere (a container of version
+1 sees its own group as the whole mount). The mount table tells where. What lies above cannot be seen.
 """
 
 from __future__ import annotations

@@ -282,6 +282,6 @@ class _CgroupCpu:
 
 
 def _accounting(roots: Roots, level: str) -> str:
-    """Return where version 1 tells the CPU time of a group: a controller of its own, maybe mounted elsewhere."""
+    """Return where version 1 tells the CPU time of a group: another controller, often mounted elsewhere."""
     group = cgroups.find(roots, "cpuacct")
     return f"{group.folder(level)}/cpuacct.usage" if group and level in group.levels else ""
