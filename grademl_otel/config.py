@@ -103,7 +103,7 @@ READ_ELSEWHERE: Final = (
     "GRADEML_CA", "GRADEML_CLIENT_CERT", "GRADEML_CLIENT_KEY",
     "GRADEML_GATEWAYS", "GRADEML_HOST_ROOT",
 )  # fmt: skip
-"""What the analyzer and the pipelines in collector-config/ read: no typing errors where a program is recorded."""
+"""What the analyzer and collector-config/ read: no typing errors where a program is recorded."""
 _FAMILIES_ELSEWHERE: Final = (
     "GRADEML_COLLECTOR_", "GRADEML_DECISION_", "GRADEML_GATEWAY_", "GRADEML_HOST_METRICS_",
     "GRADEML_JAEGER_", "GRADEML_PROMETHEUS_", "GRADEML_SAMPLE_", "GRADEML_SLOW_",
@@ -134,6 +134,7 @@ DEFAULT_BUDGET: Final = 1.0
 _budget: Final = values.number(0.01, 100, "per cent")
 
 INSTRUMENTOR_NAME: Final = "grademl_torch"
+GPU_INSTRUMENTOR_NAME: Final = "grademl_gpu"
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,8 @@ class Settings:
         )
 
 
-def disabled(environ: Mapping[str, str]) -> bool:
-    """Return True when nothing of ours is to be installed.
+def disabled(environ: Mapping[str, str], instrumentor: str = INSTRUMENTOR_NAME) -> bool:
+    """Return True when nothing of ``instrumentor`` is to be installed.
 
     The user's OpenTelemetry settings or ours say so, or this process is the relay.
     """
@@ -205,7 +206,7 @@ def disabled(environ: Mapping[str, str]) -> bool:
     if environ.get("GRADEML_EXPORTER", "").strip().lower() == NONE:
         return True
     names = {name.strip() for name in environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
-    return bool(names & {"*", INSTRUMENTOR_NAME})
+    return bool(names & {"*", instrumentor})
 
 
 def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
