@@ -13,6 +13,9 @@ UPDOWN: Final = "updowncounter"
 COUNTER: Final = "counter"
 """What was counted since the start of the series; never falls."""
 
+HISTOGRAM: Final = "histogram"
+"""How often which values occurred; of the training only, no sampled series is one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -22,7 +25,7 @@ class Metric:
     unit: str
     """As UCUM writes it: s, By, 1, J, W, Hz, {error}."""
     kind: str
-    """`GAUGE`, `UPDOWN` or `COUNTER`."""
+    """`GAUGE`, `UPDOWN`, `COUNTER` or `HISTOGRAM`."""
     description: str
     needs: str
     """Where it comes from, and where it exists; for the documentation."""

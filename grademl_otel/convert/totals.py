@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel import marks, semconv
+from grademl_otel.catalog import training
+from grademl_otel.catalog.metric import Metric as Row
 from grademl_otel.convert.spans import Histogram, Metric, Point, Sum
 from grademl_otel.export.ledger import REASONS, Counts
 
@@ -35,9 +37,9 @@ def metrics_of(
     """
     result: list[Metric] = []
 
-    def add(name: str, unit: str, description: str, points: list[Point]) -> None:
+    def add(row: Row, points: list[Point]) -> None:
         if points:
-            result.append(Sum(name, unit, description, start_ns, now_ns, points))
+            result.append(Sum(row.name, row.unit, row.description, start_ns, now_ns, points))
 
     buckets = list(
         totals[marks.ACC_HISTOGRAM : marks.ACC_HISTOGRAM + len(semconv.STEP_DURATION_BOUNDS_S) + 1]
@@ -45,9 +47,9 @@ def metrics_of(
     if any(buckets):
         result.append(
             Histogram(
-                semconv.METRIC_STEP_DURATION,
-                "s",
-                "Duration of training steps.",
+                training.STEP_DURATION.name,
+                training.STEP_DURATION.unit,
+                training.STEP_DURATION.description,
                 start_ns,
                 now_ns,
                 semconv.STEP_DURATION_BOUNDS_S,
@@ -62,16 +64,16 @@ def metrics_of(
         for index in (*range(len(semconv.PHASES)), *(kind - marks.PHASE_BASE for kind in marks.USER_KINDS))
         if totals[marks.ACC_PHASE_COUNT + index]
     ]
-    add(semconv.METRIC_PHASE_TIME, "s", "Time spent in each phase.", phases)
+    add(training.PHASE_TIME, phases)
     steps = [Point(totals[slot], {semconv.STEP_KIND: kind}) for kind, slot in _KINDS if totals[slot]]
-    add(semconv.METRIC_STEPS, "{step}", "Steps done.", steps)
+    add(training.STEPS, steps)
     samples = totals[marks.ACC_SAMPLES]
-    add(semconv.METRIC_SAMPLES, "{sample}", "Samples trained on.", [Point(samples)] if samples else [])
+    add(training.SAMPLES, [Point(samples)] if samples else [])
     cost = totals[marks.ACC_COST_NS] / 1e9
-    add(semconv.METRIC_TRACER_COST, "s", "Time that the tracer itself took, estimated.", [Point(cost)])
-    add(semconv.METRIC_TRACER_LOST, "{mark}", "Marks lost before they were exported.", [Point(lost)])
+    add(training.TRACER_COST, [Point(cost)])
+    add(training.TRACER_LOST, [Point(lost)])
     points = [
         Point(spans, {semconv.REASON: reason}) for reason, spans in zip(REASONS, unsent, strict=True) if spans
     ]
-    add(semconv.METRIC_TRACER_UNSENT, "{span}", "Spans that did not simply arrive.", points)
+    add(training.TRACER_UNSENT, points)
     return result
