@@ -94,6 +94,11 @@ class ActiveRun:
         self._write_info(now)
         return named
 
+    @property
+    def has_relay(self) -> bool:
+        """Whether another process reads the marks of this run."""
+        return bool(self._transport.mode == "relay")
+
     def meet_neighbours(self, records_grad: Callable[[], bool]) -> None:
         """Tie the run to the OpenTelemetry of the user's program; see `neighbours`."""
         try:

@@ -127,6 +127,11 @@ class Session:
         """Whether the name of the active run will not change any more."""
         return self._active is None or self._active.firm
 
+    @property
+    def has_relay(self) -> bool:
+        """Whether a run is going on that a relay serves; which samples the hardware, too."""
+        return self._active is not None and self._active.has_relay
+
     def on_start(self, callback: OnStart) -> Callable[[], None]:
         """Call ``callback(recorder, info)`` at the start of each run; at once for one that is active.
 
