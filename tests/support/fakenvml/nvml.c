@@ -422,7 +422,6 @@ NUMBER(nvmlDeviceGetMaxMigDeviceCount, uint, "mig.max")
 NUMBER(nvmlDeviceGetGpuInstanceId, uint, "mig.gpu_instance")
 NUMBER(nvmlDeviceGetComputeInstanceId, uint, "mig.compute_instance")
 NUMBER(nvmlDeviceGetSupportedEventTypes, ull, "events.supported")
-TWO(nvmlDeviceGetUtilizationRates, "utilization.gpu", "utilization.memory")
 TWO(nvmlDeviceGetEncoderUtilization, "utilization.encoder", "utilization.period")
 TWO(nvmlDeviceGetDecoderUtilization, "utilization.decoder", "utilization.period")
 TWO(nvmlDeviceGetMigMode, "mig.mode", "mig.mode.pending")
@@ -442,6 +441,17 @@ NUMBER(nvmlDeviceGetPcieLinkMaxSpeed, uint, "pcie.speed.max")
 NUMBER(nvmlDeviceGetPcieSpeed, uint, "pcie.speed")
 CHOSEN(nvmlDeviceGetFanSpeed_v2, uint, "fan.speed")
 #endif
+
+typedef struct { uint gpu, memory; } utilization_t;
+EXPORT ret_t nvmlDeviceGetUtilizationRates(handle_t *device, utilization_t *rates) {
+  section_t *section;
+  ull gpu = 0, memory = 0;
+  ret_t result = enter_device("nvmlDeviceGetUtilizationRates", device, &section);
+  if (!result) result = number_of(section, "utilization.gpu", &gpu);
+  if (!result) result = number_of(section, "utilization.memory", &memory);
+  if (!result) *rates = (utilization_t){(uint)gpu, (uint)memory};
+  return leave(result);
+}
 
 EXPORT ret_t nvmlDeviceGetIndex(handle_t *device, uint *index) {
   section_t *section;
