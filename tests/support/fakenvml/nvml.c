@@ -46,7 +46,7 @@ typedef struct {
   int present;
   entry_t *entries;
   int count, room;
-  const char *field[FIELDS]; /* values of "field.N" */
+  const char *field[FIELDS]; /* values of "field.N" and "field.N.0", which are the same */
 } section_t;
 typedef struct { char function[64]; int gpu, error, hang; } rule_t;
 typedef struct { int gpu, mig; } handle_t;
@@ -79,7 +79,8 @@ static void add(section_t *section, char *key, char *value) {
   }
   section->entries[section->count++] = (entry_t){key, value};
   int number, end = 0;
-  if (sscanf(key, "field.%d%n", &number, &end) == 1 && !key[end] && number >= 0 && number < FIELDS)
+  if (sscanf(key, "field.%d%n", &number, &end) == 1 && (!key[end] || !strcmp(key + end, ".0")) && number >= 0 &&
+      number < FIELDS)
     section->field[number] = value;
 }
 
