@@ -22,7 +22,7 @@ from grademl_otel.sampling.source import Reading, Series, SourceGone
 MOST_PROCESSES: Final = 512
 """Of a tree; later ones are left out while there are so many."""
 _LOOK: Final = 5
-"""In every so many readings each process is asked for its children and its bytes; the first one for its children
+"""In every so many readings each process is asked for its children and its bytes; the first one for children
 in all of them."""
 _LOOK_AT_THREADS: Final = 30
 """In so many all of its threads are: a child is one of the thread that started it."""
