@@ -56,7 +56,8 @@ class MemorySamples:
         self._clock = clock
         self._last = 0
         self._looks = 0
-        self._in_use: list[int] = []
+        self.in_use: list[int] = []
+        """Devices of which any memory was reserved at the last look at all of them."""
 
     def measure(self) -> None:
         """Write how much is in use, once a second at most."""
@@ -65,9 +66,9 @@ class MemorySamples:
             return
         self._last = now
         try:
-            found = self._allocators.memory(self._in_use if self._looks % _SCAN_EVERY else None)
+            found = self._allocators.memory(self.in_use if self._looks % _SCAN_EVERY else None)
             self._looks += 1
-            self._in_use = [memory.device for memory in found]
+            self.in_use = [memory.device for memory in found]
             lane = self._book.lane(MAIN_LANE)
             for device, allocated, reserved, peak in found:
                 self._book.write(marks.DEVICE_MEMORY, lane, now, now, device + 1, allocated, reserved, peak)

@@ -368,9 +368,15 @@ class Recorder:
         self._write(marks.SCOPE_CLOSE, machine.lane, now, now, serial, 1 if error else 0, _TRIAL, kind)
 
     def _name(self, scope: int, name: str) -> None:
+        self._say(scope, semconv.RUN_NAME, name[:_LONGEST_NAME])
+
+    def say_of_run(self, key: str, text: str) -> None:
+        """Set an attribute of the run's span."""
+        self._say(RUN_SCOPE, key, text)
+
+    def _say(self, scope: int, key: str, text: str) -> None:
         now = perf_counter_ns()
-        key, value = self.text(semconv.RUN_NAME), self.text(name[:_LONGEST_NAME])
-        self._write(marks.SCOPE_TEXT, self.lane(MAIN_LANE), now, now, scope, key, value)
+        self._write(marks.SCOPE_TEXT, self.lane(MAIN_LANE), now, now, scope, self.text(key), self.text(text))
 
     def pause(self) -> None:
         """End the rows that are done: what comes next may be long in coming."""

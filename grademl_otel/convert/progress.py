@@ -45,6 +45,7 @@ class Progress:
     phases_left_out: int = 0
     """Passes and phases that asked for a place in the run's trace, and those that got none."""
     device: int = 0
+    gpus: int = 0
     record_level: int = 0
     record_reason: int = 0
     """What the run's scope says from window to window; texts by their id in the ring, 0 for none."""

@@ -13,7 +13,7 @@ from grademl_otel.convert.bounds import admitted, spans_of_run
 from grademl_otel.convert.emitter import Emitter
 from grademl_otel.convert.origin import links_of, parent_run
 from grademl_otel.convert.progress import Progress
-from grademl_otel.convert.spans import Attributes
+from grademl_otel.convert.spans import Attributes, Value
 from grademl_otel.ring.reader import Mark, OpenPhase
 
 _MAX_OPEN: Final = 1024
@@ -23,7 +23,7 @@ _ERROR_TYPE: Final = "error.type"
 _CHECKPOINT: Final = marks.SCOPE_INDEX[semconv.CHECKPOINT_SAVE]
 """What is saved beside the training: it holds nothing, and may outlast what it began in."""
 _OF_WINDOWS_ONLY: Final = (semconv.WINDOW_RECORD_LEVEL, semconv.WINDOW_RECORD_REASON)
-_OF_WINDOWS: Final = frozenset({semconv.DEVICE, *_OF_WINDOWS_ONLY})
+_OF_WINDOWS: Final = frozenset({semconv.DEVICE, semconv.GPU_ID, *_OF_WINDOWS_ONLY})
 """Set on the run's scope, and said by each window from then on."""
 
 
@@ -103,9 +103,9 @@ class Scopes:
             semconv.SCRIPT: self._emitter.info.script,
             semconv.WINDOW_RECORD_LEVEL: known.get(semconv.WINDOW_RECORD_LEVEL, 0),
         }
-        for key in (semconv.DEVICE, semconv.WINDOW_RECORD_REASON):
+        for key in (semconv.DEVICE, semconv.GPU_ID, semconv.WINDOW_RECORD_REASON):
             if text := self._emitter.text(known.get(key, 0)):
-                attributes[key] = text
+                attributes[key] = _value(key, text)
         return attributes
 
     def progress(self) -> dict[str, Any]:
@@ -118,6 +118,7 @@ class Scopes:
             "phases": self.phases.asked,
             "phases_left_out": self.phases.left_out,
             "device": known.get(semconv.DEVICE, 0),
+            "gpus": known.get(semconv.GPU_ID, 0),
             "record_level": known.get(semconv.WINDOW_RECORD_LEVEL, 0),
             "record_reason": known.get(semconv.WINDOW_RECORD_REASON, 0),
             "scopes": [
@@ -133,6 +134,7 @@ class Scopes:
         self.phases.asked, self.phases.left_out = progress.phases, progress.phases_left_out
         self._of_windows = {
             semconv.DEVICE: progress.device,
+            semconv.GPU_ID: progress.gpus,
             semconv.WINDOW_RECORD_LEVEL: progress.record_level,
             semconv.WINDOW_RECORD_REASON: progress.record_reason,
         }
@@ -140,8 +142,9 @@ class Scopes:
             if 0 <= index < len(marks.SCOPES):
                 scope = Scope(serial, parent, index, number, start, lane, steps, eval_steps, bool(sent))
                 self._open[serial] = scope
-                if serial == self.run_serial and (device := self._emitter.text(progress.device)):
-                    scope.attributes[semconv.DEVICE] = device
+                for key in (semconv.DEVICE, semconv.GPU_ID) if serial == self.run_serial else ():
+                    if text := self._emitter.text(self._of_windows[key]):
+                        scope.attributes[key] = _value(key, text)
 
     def run_start(self) -> int | None:
         """Return when the run began, in ns of ``perf_counter``."""
@@ -190,7 +193,7 @@ class Scopes:
         elif kind == marks.SCOPE_BOOL:
             scope.attributes[name] = value == _TRUE
         elif kind == marks.SCOPE_TEXT:
-            scope.attributes[name] = self._emitter.text(value)
+            scope.attributes[name] = _value(name, self._emitter.text(value))
         else:
             scope.attributes[name] = struct.unpack("<d", struct.pack("<q", value))[0]
 
@@ -322,3 +325,8 @@ class Scopes:
 
     def _span_id(self, serial: int) -> int:
         return self._emitter.run_span if serial == self.run_serial else self._emitter.scope_span(serial)
+
+
+def _value(key: str, text: str) -> Value:
+    """Return what ``text`` of a mark means as an attribute: ids of GPUs have commas between."""
+    return text.split(",") if key == semconv.GPU_ID else text

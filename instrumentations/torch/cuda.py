@@ -7,16 +7,19 @@ graphs are counted, because a look at an event in any thread would spoil them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import torch
 
+from grademl_otel import semconv
 from grademl_otel.devicememory import Memory, MemorySamples
 from grademl_otel.devicetime import EVERY_NS, DeviceTimes, Stream
 from grademl_otel.guard import Guard
 from grademl_otel.instrumentations.patches import Patches
+from grademl_otel.instrumentations.torch.gpuids import gpu_ids
 from grademl_otel.lifecycle import session
 from grademl_otel.recorder import Recorder
 from grademl_otel.tracebacks import leave_out_this_frame, pass_over
@@ -47,7 +50,10 @@ class _Follower:
         self._cuda = cuda
         self._every = every
         self._times, self._memory = Guard("torch: device time"), Guard("torch: device memory")
+        self._names = Guard("torch: names of GPUs")
         self._run: tuple[Recorder, MemorySamples] | None = None
+        self._told: list[int] = []
+        """Devices whose names the run has."""
 
     def look(self, recorder: Recorder) -> None:
         """Called about once a second in a thread that trains."""
@@ -56,10 +62,23 @@ class _Follower:
                 return
             if self._run is None or self._run[0] is not recorder:
                 self._run = recorder, MemorySamples(self._cuda, recorder, self._memory)
+                self._told = []
                 recorder.time_device(DeviceTimes(self._cuda, recorder, self._times, every=self._every))
             self._run[1].measure()
+            self._tell_names(recorder, self._run[1].in_use)
         except Exception as error:
             self._times.failed(error)
+
+    def _tell_names(self, recorder: Recorder, devices: list[int]) -> None:
+        """Say which GPUs these are, where that is known; once, and again when there are others."""
+        if not devices or devices == self._told:
+            return
+        self._told = list(devices)
+        try:
+            if ids := self._cuda.ids(devices):
+                recorder.say_of_run(semconv.GPU_ID, ",".join(ids))
+        except Exception as error:  # times and memory are another thing
+            self._names.failed(error)
 
 
 class Captures:
@@ -144,6 +163,12 @@ class Cuda:
         every = range(self._cuda.device_count()) if devices is None else devices
         found = [self._memory_of(device) for device in every]
         return [memory for memory in found if memory.reserved or devices is not None]
+
+    def ids(self, devices: Sequence[int]) -> list[str]:
+        """The names of those of ``devices`` that can be told; no GPU of AMD's has its name from here."""
+        if getattr(torch.version, "hip", None):
+            return []
+        return gpu_ids(self._cuda, devices, os.environ)
 
     def _memory_of(self, device: int) -> Memory:
         stats = self._cuda.memory_stats_as_nested_dict(device)

@@ -255,6 +255,35 @@ def test_memory_of_devices_is_said_by_each_window() -> None:
     assert [second.attributes[key] for key in keys] == [[0, 2], [40, 11], [50, 21], [60, 31]]
 
 
+def test_gpus_of_a_rank_are_named_by_its_windows_and_its_run() -> None:
+    script = DeviceScript()
+    script.step(10, 15, 0, 10 * MS)
+    script.scope_text(1, semconv.GPU_ID, "GPU-a")
+    script.step(11, 47, 10 * MS, 10 * MS)
+    script.scope_text(1, semconv.GPU_ID, "GPU-a,GPU-b")
+    script.step(12, 48, 20 * MS, 10 * MS)
+    spans = converted(script)
+    assert [window.attributes.get(semconv.GPU_ID) for window in named(spans, "window")] == [
+        None, ["GPU-a"], ["GPU-a", "GPU-b"],
+    ]  # fmt: skip
+    assert only(spans, "run").attributes[semconv.GPU_ID] == ["GPU-a", "GPU-b"]
+
+
+def test_a_relay_that_takes_over_knows_the_gpus() -> None:
+    script = DeviceScript()
+    script.scope_text(1, semconv.GPU_ID, "GPU-a,GPU-b")
+    script.step(10, 15, 0, 10 * MS)
+    before = Converter(script.strings)
+    before.feed(script.marks, 1)
+    fed = len(script.marks)
+    progress = Progress.from_bytes(before.progress.to_bytes(1000))
+    script.step(11, 31, 10 * MS, 10 * MS)
+    after = Converter(script.strings, progress)
+    spans = [*after.feed(script.marks[fed:], fed + 1), *after.finish("exit", [], 30 * MS)]
+    for name in ("window", "run"):
+        assert only(spans, name).attributes[semconv.GPU_ID] == ["GPU-a", "GPU-b"]
+
+
 def test_without_a_device_nothing_is_said_of_one() -> None:
     script = MarkScript()
     script.step(10, 0, 0, 10 * MS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
+from types import SimpleNamespace
 from typing import Any
 
 _FLOAT = Struct("<f")
@@ -99,6 +100,8 @@ class FakeCuda:
     """Device and stream."""
     streams: dict[tuple[int, int], FakeStream] = field(default_factory=dict)
     events: list[FakeEvent] = field(default_factory=list)
+    uuids: dict[int, str] = field(default_factory=dict)
+    """By device; as `torch._C._CUuuid` is written."""
     allocated: dict[int, tuple[int, int, int]] = field(default_factory=lambda: {0: (1, 2, 3)})
     """By device that is in use: bytes allocated, reserved, allocated at most."""
 
@@ -158,6 +161,11 @@ class FakeCuda:
 
     def device_count(self) -> int:
         return self.devices
+
+    def get_device_properties(self, device: int) -> SimpleNamespace:
+        assert self.initialized, "CUDA would be initialized"
+        uuid = {"uuid": self.uuids[device]} if device in self.uuids else {}
+        return SimpleNamespace(name="Simulated GPU", **uuid)
 
     def memory_stats_as_nested_dict(self, device: int) -> dict[str, Any]:
         self.called("memory_stats")
