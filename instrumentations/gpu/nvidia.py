@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.gpu import nvml
 from grademl_otel.instrumentations.gpu.device import Device, pci_id
 from grademl_otel.instrumentations.gpu.nvidia_gpu import NvidiaGpu, raw, text, within_count
+from grademl_otel.instrumentations.gpu.probes import Verdict
 from grademl_otel.messages import complain
 from grademl_otel.sampling.source import Reading, Source, SourceGone
 
@@ -151,15 +152,16 @@ class _Identification(threading.Thread):
             "hw.vendor": "NVIDIA",
             "grademl.gpu.index": self.index,
         }
-        for key, call in (
+        facts: tuple[tuple[str, Callable[[], str]], ...] = (
             ("hw.model", lambda: text(api.nvmlDeviceGetName, handle)),
             ("hw.driver_version", lambda: text(api.nvmlSystemGetDriverVersion)),
-            ("grademl.gpu.pci.id", lambda: pci_id(api.nvmlDeviceGetPciInfo(handle).busId)),
-        ):
+            ("grademl.gpu.pci.id", lambda: pci_id(str(api.nvmlDeviceGetPciInfo(handle).busId))),
+        )
+        for key, call in facts:
             try:
                 attributes[key] = call()
             except Exception as error:  # one that does not say its model is read all the same
-                if nvml.verdict(error) is nvml.Verdict.DEVICE:
+                if nvml.verdict(error) is Verdict.DEVICE:
                     raise
         return uuid, Device(uuid.decode("utf-8", "replace"), attributes)
 

@@ -18,7 +18,7 @@ from grademl_otel.instrumentations.gpu import nvml, nvmlgroups, plausible
 from grademl_otel.instrumentations.gpu.device import Device, pcie_rate
 from grademl_otel.instrumentations.gpu.nvmlgroups import Counters
 from grademl_otel.instrumentations.gpu.plausible import Implausible, within
-from grademl_otel.instrumentations.gpu.probes import Probe, Probes
+from grademl_otel.instrumentations.gpu.probes import Probe, Probes, Verdict
 from grademl_otel.sampling.source import Reading, SourceGone
 
 _SOON: Final = 5
@@ -176,7 +176,7 @@ class NvidiaGpu:
         try:
             memory = api.nvmlDeviceGetMemoryInfo(handle, api.nvmlMemory_v2)
         except Exception as error:
-            if nvml.verdict(error) is not nvml.Verdict.UNSUPPORTED:
+            if nvml.verdict(error) is not Verdict.UNSUPPORTED:
                 raise
             memory = api.nvmlDeviceGetMemoryInfo(handle)  # counts what the driver keeps for itself as used
         total, used = memory.total, memory.used
@@ -343,7 +343,7 @@ class NvidiaGpu:
             try:
                 running = _running(api, call, handle)
             except Exception as error:
-                if nvml.verdict(error) is nvml.Verdict.DEVICE:
+                if nvml.verdict(error) is Verdict.DEVICE:
                     raise
                 errors.append(error)
                 continue
@@ -368,7 +368,7 @@ class NvidiaGpu:
                     instance = api.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
                     device = self._instance(instance)
                 except Exception as error:
-                    if nvml.verdict(error) is nvml.Verdict.DEVICE:
+                    if nvml.verdict(error) is Verdict.DEVICE:
                         raise
                     continue  # no instance of that number
                 found[device.id] = (device, instance)
@@ -393,7 +393,7 @@ class NvidiaGpu:
             numbers = f"{api.nvmlDeviceGetGpuInstanceId(handle)}/{api.nvmlDeviceGetComputeInstanceId(handle)}"
             attributes["hw.name"] = f"{own.get('hw.name', 'GPU')} instance {numbers}"
         except Exception as error:
-            if nvml.verdict(error) is nvml.Verdict.DEVICE:
+            if nvml.verdict(error) is Verdict.DEVICE:
                 raise
         return Device(id, attributes)
 

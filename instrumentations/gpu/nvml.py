@@ -7,6 +7,7 @@ of date.) Nothing is imported before `Library.open`.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import threading
 import time
@@ -83,16 +84,18 @@ class Library:
 
     def open(self) -> None:
         """Initialize it if it is not. Raises `Missing`, or NVMLError where that cannot be."""
+        if not self._ready:
+            with self._lock:
+                self._initialize()
+
+    def _initialize(self) -> None:
         if self._ready:
-            return
-        with self._lock:
-            if self._ready:
-                return
-            if self._module is None:
-                self._module = _imported()
-            self._module.nvmlInit()
-            self.generation += 1
-            self._ready = True
+            return  # another thread has done it
+        if self._module is None:
+            self._module = _imported()
+        self._module.nvmlInit()
+        self.generation += 1
+        self._ready = True
 
     def close(self) -> None:
         """Let go of it, if it is initialized."""
@@ -158,7 +161,4 @@ def _imported() -> ModuleType:
     reason = why_missing()
     if reason is not None:
         raise Missing(reason)
-    import pynvml
-
-    module: ModuleType = pynvml
-    return module
+    return importlib.import_module("pynvml")
