@@ -8,9 +8,9 @@ begins at the root of the control-group namespace; what is mounted may begin els
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from grademl_otel.instrumentations.host import files
@@ -150,19 +150,18 @@ def _text(path: bytes) -> str:
 
 def _base(roots: Roots, controller: str, version: int) -> str | None:
     """Return the folder in which this controller is mounted."""
-    parent = roots.sys / "fs" / "cgroup"
+    parent = f"{roots.sys}/fs/cgroup"
     if version == 2:
-        for at in (parent, parent / "unified"):
-            if (at / "cgroup.controllers").exists():
-                return str(at)
-        return None
-    if (parent / controller).is_dir():
-        return str(parent / controller)
+        both = (parent, f"{parent}/unified")
+        return next((at for at in both if os.path.exists(f"{at}/cgroup.controllers")), None)
+    if os.path.isdir(f"{parent}/{controller}"):
+        return f"{parent}/{controller}"
     try:
-        together = [each for each in parent.iterdir() if controller in each.name.split(",")]
+        names = os.listdir(parent)
     except OSError:
         return None
-    return str(together[0]) if together else None
+    together = [name for name in names if controller in name.split(",")]
+    return f"{parent}/{min(together)}" if together else None
 
 
 def _mount_root(roots: Roots, base: str, controller: str, version: int) -> str:
@@ -196,12 +195,12 @@ def _below_mount(path: str, root: str) -> str:
 def _levels(base: str, below: str) -> tuple[str, ...]:
     """Return all groups from the one below ``base`` up; none where that is not there."""
     parts = below.split("/") if below else []
-    if ".." in parts or not Path(base, *parts).is_dir():
+    if ".." in parts or not os.path.isdir("/".join((base, *parts))):
         return ()
     return (*("/".join(parts[:end]) for end in range(len(parts), 0, -1)), ".")
 
 
 def _is_root(base: str, version: int) -> bool:
     if version == 2:
-        return not Path(base, _NOT_OF_ROOT).exists()
-    return any(Path(base, name).exists() for name in _OF_ROOT)
+        return not os.path.exists(f"{base}/{_NOT_OF_ROOT}")
+    return any(os.path.exists(f"{base}/{name}") for name in _OF_ROOT)

@@ -48,7 +48,7 @@ def maybe(path: PathLike) -> bytes:
     """Return the same, and nothing where it cannot be read."""
     try:
         return read(path)
-    except OSError:
+    except (OSError, ValueError):  # the latter of names that no file can have
         return b""
 
 
