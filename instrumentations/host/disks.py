@@ -8,8 +8,8 @@ answer would hold up whoever asks.
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 from typing import Final
 
 from grademl_otel.catalog import host
@@ -92,15 +92,14 @@ class DiskSource:
         if _NO_DISK.match(name):
             return False
         # "cciss/c0d0" is cciss!c0d0 there
-        folder = Path(
-            f"{self._roots.sys}/class/block", name.decode("utf-8", "surrogateescape").replace("/", "!")
-        )
-        if not folder.is_dir():
+        file_name = name.decode("utf-8", "surrogateescape").replace("/", "!")
+        folder = f"{self._roots.sys}/class/block/{file_name}"
+        if not os.path.isdir(folder):
             return not _PARTITION.match(name) and not _OF_OTHERS.match(name)
-        if (folder / "partition").exists():
+        if os.path.exists(f"{folder}/partition"):
             return False
         try:
-            return next((folder / "slaves").iterdir(), None) is None
+            return not os.listdir(f"{folder}/slaves")
         except OSError:
             return True
 
@@ -149,7 +148,7 @@ class _CgroupIo:
             recursive = "blkio.throttle.io_service_bytes_recursive"
             folder = group.folder(group.levels[0])
             names = ("io.stat",) if group.version == 2 else (recursive, recursive.removesuffix("_recursive"))
-            path = next((at for name in names if Path(at := f"{folder}/{name}").exists()), "")
+            path = next((at for name in names if os.path.exists(at := f"{folder}/{name}")), "")
         if path != self._path:
             self._running.clear()
         self._path = path

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from grademl_otel.instrumentations.host.cpu import CpuSource
 from grademl_otel.instrumentations.host.disks import DiskSource
-from grademl_otel.instrumentations.host.frequency import FrequencySource
+from grademl_otel.instrumentations.host.frequency import FrequencySource, path
 from grademl_otel.instrumentations.host.memory import MemorySource
 from grademl_otel.instrumentations.host.pressure import RESOURCES, PressureSource
 from grademl_otel.sampling.roots import Roots
@@ -39,31 +41,30 @@ class HostProvider:
 
 
 def _cpu(roots: Roots) -> Source | None:
-    return CpuSource(roots) if (roots.proc / "stat").exists() else None
+    return CpuSource(roots) if os.path.exists(f"{roots.proc}/stat") else None
 
 
 def _frequency(roots: Roots) -> Source | None:
-    folder = roots.sys / "devices" / "system" / "cpu"
     try:
-        names = [each.name for each in folder.iterdir()]
+        names = os.listdir(f"{roots.sys}/devices/system/cpu")
     except OSError:
         return None
-    cpus = [int(name[3:]) for name in names[:_MOST_CPUS] if name.startswith("cpu") and name[3:].isdecimal()]
-    told = [cpu for cpu in cpus if (folder / f"cpu{cpu}" / "cpufreq" / "scaling_cur_freq").exists()]
+    cpus = [int(name[3:]) for name in names[:_MOST_CPUS] if re.fullmatch(r"cpu[0-9]{1,5}", name)]
+    told = [cpu for cpu in cpus if os.path.exists(path(roots, cpu))]
     return FrequencySource(roots, told) if told else None
 
 
 def _memory(roots: Roots) -> Source | None:
-    return MemorySource(roots) if (roots.proc / "meminfo").exists() else None
+    return MemorySource(roots) if os.path.exists(f"{roots.proc}/meminfo") else None
 
 
 def _pressure(roots: Roots) -> Source | None:
-    there = any((roots.proc / "pressure" / resource).exists() for resource in RESOURCES)
+    there = any(os.path.exists(f"{roots.proc}/pressure/{resource}") for resource in RESOURCES)
     return PressureSource(roots) if there else None
 
 
 def _disks(roots: Roots) -> Source | None:
-    return DiskSource(roots) if (roots.proc / "diskstats").exists() else None
+    return DiskSource(roots) if os.path.exists(f"{roots.proc}/diskstats") else None
 
 
 _KINDS: Final[tuple[tuple[str, Callable[[Roots], Source | None]], ...]] = (
