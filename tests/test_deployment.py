@@ -125,7 +125,7 @@ def test_grafana_reads_what_is_mounted(compose: Json) -> None:
 
 
 def test_versions_are_those_that_the_tests_run(compose: Json) -> None:
-    parts = dashboards.tool("real_parts")
+    parts = dashboards.module(ROOT / "tools" / "real_parts.py")
     collector = parts._collector_modules()[0][1].removeprefix("v")
     prometheus = re.fullmatch(r"v0\.(\d)(\d\d)\.(\d+)", parts.PROMETHEUS_VERSION)
     assert prometheus
@@ -325,8 +325,8 @@ def test_the_real_collector_accepts_what_a_pod_gives_it(
 
 
 def test_dashboards_are_current() -> None:
-    pages = dashboards.tool("dashboards").pages_by_file()
-    assert dashboards.load() == json.loads(json.dumps(pages)), "run python tools/dashboards.py"
+    pages = dashboards.tool("all_pages").pages_by_file()
+    assert dashboards.load() == json.loads(json.dumps(pages)), "run python tools/dashboards"
     assert set(pages) >= {"overview.json", "gpu.json", "ranks.json"}
 
 
@@ -346,7 +346,7 @@ def test_every_metric_of_the_dashboards_is_recorded() -> None:
 def test_a_misspelt_metric_would_be_found() -> None:
     assert dashboards.metrics_in('sum(rate(grademl_step_total{job="a"}[5m]))') - _known_series()
     with pytest.raises(KeyError):
-        dashboards.tool("dashboards").series("hw.gpu.utilisation")
+        dashboards.tool("asking").series("hw.gpu.utilisation")
 
 
 def test_alerts_ask_for_what_is_recorded() -> None:
@@ -392,7 +392,7 @@ def test_dashboards_have_the_shape_that_grafana_expects() -> None:
 
 def test_prometheus_promotes_what_the_dashboards_group_by() -> None:
     promoted = _yaml(CONFIGS / "prometheus" / "prometheus.yml")["otlp"]["promote_resource_attributes"]
-    assert tuple(promoted) == dashboards.tool("dashboards").PROMOTED
+    assert tuple(promoted) == dashboards.tool("asking").PROMOTED
     assert semconv.RUN_ID in promoted
 
 
@@ -467,7 +467,7 @@ def _rules() -> Json:
 
 def _known_series() -> set[str]:
     """What Prometheus has of all that is recorded."""
-    tool, names = dashboards.tool("dashboards"), dashboards.tool("prometheus_names")
+    tool, names = dashboards.tool("asking"), dashboards.tool("prometheus_names")
     known = {names.metric_name(metric.name, metric.unit, metric.kind) for metric in METRICS}
     for name, (unit, kind) in tool.TRAINING.items():
         series = names.metric_name(name, unit, kind)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -30,11 +31,22 @@ class Asked:
 
 
 def tool(name: str) -> ModuleType:
-    """Return a module of tools/, imported as it is when one of them is run."""
-    folder = str(ROOT / "tools")
+    """Return a module of tools/dashboards, imported as it is when the folder is run."""
+    folder = str(ROOT / "tools" / "dashboards")
     if folder not in sys.path:
         sys.path.append(folder)
     return importlib.import_module(name)
+
+
+def module(path: Path) -> ModuleType:
+    """Return a script as a module; dataclasses in it look for it among those that are imported."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, made)
+    spec.loader.exec_module(made)
+    return made
 
 
 def load() -> dict[str, dict[str, Any]]:

@@ -30,13 +30,21 @@ class Query:
 
 
 @dataclass(frozen=True)
+class TraceQuery:
+    """A search for traces in TraceQL, which Tempo answers."""
+
+    query: str
+    limit: int = 20
+
+
+@dataclass(frozen=True)
 class Panel:
     """One panel; `width` of `COLUMNS`, `height` in rows of the grid."""
 
     title: str
     about: str
     """What is shown, in which unit, and what a high or a low value means."""
-    queries: Sequence[Query]
+    queries: Sequence[Query | TraceQuery]
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 12
@@ -208,7 +216,7 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
         "title": panel.title,
         "description": panel.about,
         "gridPos": place,
-        "datasource": PROMETHEUS,
+        "datasource": TEMPO if isinstance(panel.queries[0], TraceQuery) else PROMETHEUS,
         "targets": [_target(query, index) for index, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": defaults, "overrides": list(panel.overrides)},
         "options": {**_OPTIONS.get(panel.kind, {}), **panel.options},
@@ -216,9 +224,19 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
     }
 
 
-def _target(query: Query, index: int) -> Json:
+def _target(query: Query | TraceQuery, index: int) -> Json:
+    name = chr(ord("A") + index)
+    if isinstance(query, TraceQuery):
+        return {
+            "refId": name,
+            "datasource": TEMPO,
+            "queryType": "traceql",
+            "query": query.query,
+            "limit": query.limit,
+            "tableType": "traces",
+        }
     return {
-        "refId": chr(ord("A") + index),
+        "refId": name,
         "datasource": PROMETHEUS,
         "editorMode": "code",
         "expr": query.expr,
