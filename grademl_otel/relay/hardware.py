@@ -70,11 +70,14 @@ def find_providers(settings: Settings) -> list[tuple[Provider, float]]:
     return found
 
 
-def open_process_tree(pid: int, /) -> Source:
-    """Return the source of a process of this PID namespace, of which its own ``/proc`` tells."""
+def open_process_tree(pid: int, device: str, /) -> Source:
+    """Return the source of a process of this PID namespace, of which its own ``/proc`` tells.
+
+    Its points need no attributes: they go with the resource of the process.
+    """
     from grademl_otel.instrumentations.host.processes import ProcessTree
 
-    return ProcessTree(pid, Roots())
+    return ProcessTree(pid, Roots(), {}, device)
 
 
 class Hardware:

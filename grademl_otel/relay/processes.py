@@ -11,16 +11,16 @@ from typing import Final, Protocol
 
 from grademl_otel.sampling.bins import Bins
 from grademl_otel.sampling.sampler import Sample
-from grademl_otel.sampling.source import Reading, Series, Source, SourceGone
+from grademl_otel.sampling.source import Reading, Source, SourceGone
 
 _log = logging.getLogger(__name__)
 _FRESH: Final = 2
 
 
 class OpenTree(Protocol):
-    """Makes the source of a process and its descendants; see `host.processes.ProcessTree`."""
+    """Makes the source of a process and its descendants, ``device`` in tables; see `ProcessTree`."""
 
-    def __call__(self, pid: int, /) -> Source: ...
+    def __call__(self, pid: int, device: str, /) -> Source: ...
 
 
 class JobProcesses:
@@ -87,7 +87,7 @@ class JobProcesses:
 
     def _read_one(self, pid: int, tree: _Tree) -> None:
         if tree.source is None:
-            tree.source = self._open_tree(pid)
+            tree.source = self._open_tree(pid, tree.device)
         readings = tree.source.read()
         now = self._clock()
         if tree.left:
@@ -96,14 +96,13 @@ class JobProcesses:
             if not series.start_ns:
                 series.start_ns = now
         tree.latest = (now, readings)
-        in_tables = [(tree.named(series), value) for series, value in readings if series.metric.column]
-        self._bins.add(self._interval, now, in_tables, tree.owner)
+        self._bins.add(self._interval, now, readings, tree.owner)
 
 
 class _Tree:
     """One process with its descendants."""
 
-    __slots__ = ("_named", "device", "latest", "left", "owner", "source")
+    __slots__ = ("device", "latest", "left", "owner", "source")
 
     def __init__(self, device: str, owner: Hashable):
         self.device = device
@@ -111,13 +110,3 @@ class _Tree:
         self.source: Source | None = None
         self.latest: tuple[int, Sequence[Reading]] = (0, ())
         self.left = False
-        self._named: dict[int, tuple[Series, Series]] = {}
-        """Series by their identity, and the same under the name that the process has in tables."""
-
-    def named(self, series: Series) -> Series:
-        known = self._named.get(id(series))
-        if known is None or known[0] is not series:
-            known = (series, Series(series.metric, series.attributes, self.device, series.capacity))
-            self._named[id(series)] = known
-        known[1].capacity = series.capacity
-        return known[1]

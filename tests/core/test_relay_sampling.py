@@ -219,9 +219,9 @@ def test_no_tables_where_nothing_is_sampled(tmp_path: Path) -> None:
 class Tree:
     """A process: one second of CPU time for each reading, so many bytes."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, device: str) -> None:
         self.name = f"process {pid}"
-        self.cpu, self.memory = Series(CPU, {}, "process"), Series(MEMORY, {}, "process")
+        self.cpu, self.memory = Series(CPU, {}, device), Series(MEMORY, {}, device)
         self.pid = pid
         self.seconds = 0.0
 
