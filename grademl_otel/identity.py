@@ -45,11 +45,15 @@ LAUNCHERS: Final = (
     _Launcher(
         "torchrun", "TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"
     ),
+    # Ray Train tells its workers their places as torchrun does.
+    _Launcher("ray", "RAY_JOB_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
     _Launcher("torch", "WORLD_SIZE", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
     # A batch script itself has SLURM_PROCID too, but no step: only `srun` starts tasks.
     _Launcher(
         "slurm", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_RESTART_COUNT"
     ),
+    _Launcher("flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_SIZE"),
+    _Launcher("horovod", "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
     _Launcher(
         "mpi",
         "OMPI_COMM_WORLD_RANK",

@@ -15,9 +15,9 @@ from grademl_otel import semconv
 from grademl_otel.config import FILE, Settings
 from grademl_otel.destination import Destination, without_credentials
 from grademl_otel.identity import clock_id
-from grademl_otel.job import job_facts
 from grademl_otel.marks import RunInfo
 from grademl_otel.naming import Named
+from grademl_otel.resource_detectors.facts import facts
 from grademl_otel.semconv import DEFAULT_STORE
 
 
@@ -31,11 +31,12 @@ def describe_run(
     """Return the description of the run ``named``.
 
     The resource is that of ``provider``, the SDK's tracer provider in place or None, as the user configured
-    it, what its launcher says of the job, and who this process is. ``framework`` is its name and version.
+    it, what is known of where it runs, which the user's attributes overrule, and who this process is.
+    ``framework`` is its name and version.
     """
     resource = _resource_attributes(provider)
     resource.setdefault("host.name", platform.node())
-    for key, value in job_facts(os.environ).items():
+    for key, value in facts(os.environ).items():
         resource.setdefault(key, value)
     resource[semconv.CLOCK_ID] = clock_id()
     resource["process.pid"] = os.getpid()

@@ -103,7 +103,7 @@ RANK: Final = "grademl.rank"  # int
 LOCAL_RANK: Final = "grademl.local_rank"  # int
 WORLD_SIZE: Final = "grademl.world_size"  # int
 CLOCK_ID: Final = "grademl.clock.id"  # str, one per host boot
-JOB_LAUNCHER: Final = "grademl.job.launcher"  # str: torchrun, torch, slurm, mpi, lsf
+JOB_LAUNCHER: Final = "grademl.job.launcher"  # str: torchrun, ray, torch, slurm, flux, horovod, mpi, lsf
 JOB_ID: Final = "grademl.job.id"  # str
 JOB_STEP: Final = "grademl.job.step"  # str
 JOB_NAME: Final = "grademl.job.name"  # str
@@ -113,8 +113,28 @@ JOB_ELASTIC_ID: Final = "grademl.job.elastic_id"  # str, torchrun's rendezvous i
 JOB_RESTARTS: Final = "grademl.job.restarts"  # int, as the launcher counts them
 JOB_RANK: Final = "grademl.job.rank"  # int, the launcher's rank, which need not be one of the run
 JOB_WORLD_SIZE: Final = "grademl.job.world_size"  # int, tasks that the launcher started
+JOB_PLATFORM: Final = "grademl.job.platform"  # str: slurm, lsf, pbs, kubernetes, sagemaker, ...
+JOB_NODES: Final = "grademl.job.nodes"  # int, hosts of the job
 FRAMEWORK_NAME: Final = "grademl.framework.name"  # str
 FRAMEWORK_VERSION: Final = "grademl.framework.version"  # str
+FRAMEWORKS: Final = "grademl.frameworks"  # str[], "name==version" of what is installed
+ACCELERATOR_VENDOR: Final = "grademl.accelerator.vendor"  # str: nvidia, amd, intel, habana, aws, google
+ACCELERATOR_MODEL: Final = "grademl.accelerator.model"  # str, several with commas between
+ACCELERATOR_COUNT: Final = "grademl.accelerator.count"  # int, on this host or in this container
+ACCELERATOR_VISIBLE: Final = "grademl.accelerator.visible"  # int, that CUDA_VISIBLE_DEVICES and such leave
+ACCELERATOR_MEMORY: Final = "grademl.accelerator.memory"  # int, bytes of one; absent where they differ
+ACCELERATOR_DRIVER: Final = "grademl.accelerator.driver.version"  # str
+ACCELERATOR_CUDA: Final = "grademl.accelerator.cuda.version"  # str
+ACCELERATOR_ROCM: Final = "grademl.accelerator.rocm.version"  # str
+SOURCE_DIRTY: Final = "grademl.source.dirty"  # bool: tracked files differ from the commit
+SOURCE_REVISION: Final = "vcs.ref.head.revision"  # str, the commit in hex
+SOURCE_BRANCH: Final = "vcs.ref.head.name"  # str
+SOURCE_REPOSITORY: Final = "vcs.repository.url.full"  # str, without credentials
+CONTAINER_ID: Final = "container.id"  # str
+CONTAINER_RUNTIME: Final = "container.runtime.name"  # str: docker, podman, containerd, apptainer, ...
+CONTAINER_IMAGE: Final = "container.image.name"  # str
+RUNTIME_NAME: Final = "process.runtime.name"  # str
+RUNTIME_VERSION: Final = "process.runtime.version"  # str
 
 # On spans
 LANE: Final = "grademl.lane"  # str: main, loader-worker-3, stream-0.0

@@ -19,7 +19,11 @@ from grademl_otel.lifecycle import Session, session
         ("opentelemetry_pre_instrument", "grademl"),
         ("opentelemetry_post_instrument", "grademl"),
         ("opentelemetry_instrumentor", "grademl_torch"),
+        ("opentelemetry_resource_detector", "grademl_accelerator"),
+        ("opentelemetry_resource_detector", "grademl_container"),
+        ("opentelemetry_resource_detector", "grademl_framework"),
         ("opentelemetry_resource_detector", "grademl_job"),
+        ("opentelemetry_resource_detector", "grademl_source"),
     ],
 )
 def test_entry_points_load(group: str, name: str) -> None:

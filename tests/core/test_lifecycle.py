@@ -656,7 +656,7 @@ def _python(folder: Path, code: str, *, instrumented: bool = True) -> subprocess
 def test_importing_the_package_imports_no_framework_and_no_analyzer(tmp_path: Path) -> None:
     code = (
         "import sys, grademl_otel, grademl_otel.lifecycle, grademl_otel.hooks\n"
-        "import grademl_otel.instrumentations.torch, grademl_otel.resource_detectors.job\n"
+        "import grademl_otel.instrumentations.torch, grademl_otel.resource_detectors.detectors\n"
         "heavy = {'torch', 'numpy', 'networkx', 'click', 'rich', 'requests', 'grademl_otel.analyzers'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

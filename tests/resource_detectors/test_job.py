@@ -8,8 +8,8 @@ import os
 import pytest
 
 from grademl_otel import semconv
-from grademl_otel.resource_detectors import job
-from grademl_otel.resource_detectors.job import JobResourceDetector
+from grademl_otel.resource_detectors import detectors
+from grademl_otel.resource_detectors.detectors import JobResourceDetector
 
 LAUNCHERS = (
     "SLURM", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI", "PMI", "MPI_", "MV2", "JSM", "LSB",
@@ -114,7 +114,7 @@ def test_an_error_gives_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(environ: object) -> None:
         raise RuntimeError("odd")
 
-    monkeypatch.setattr(job, "job_facts", fail)
+    monkeypatch.setattr(detectors, "job_facts", fail)
     assert dict(JobResourceDetector().detect().attributes) == {}
     with pytest.raises(RuntimeError):
         JobResourceDetector(raise_on_error=True).detect()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a process can say of where it runs: cheap, in part where not all can be had, never a secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from grademl_otel.resource_detectors.budget import Budget
+
+Fact = str | bool | int | list[str]
+Facts = dict[str, Fact]
+
+WITH_ACCELERATORS_S: Final = 0.05
+"""What all of it may cost once in the life of a process."""
+WITHOUT_ACCELERATORS_S: Final = 0.005
+
+
+def facts(environ: Mapping[str, str] | None = None) -> Facts:
+    """Return what is known of accelerators, job, frameworks, source and container; never raises.
+
+    All but the job is looked at once in the life of a process and of those that it forks.
+    """
+    from grademl_otel.resource_detectors.launcher import job_facts
+
+    environ = os.environ if environ is None else environ
+    if _looked_at is None:
+        _look(environ)
+    return (_looked_at or {}) | collect([lambda: job_facts(environ)])
+
+
+def look(environ: Mapping[str, str]) -> Facts:
+    """Return the facts that do not change in the life of a process, looked at anew; never raises."""
+    from grademl_otel.resource_detectors.container import container_facts
+    from grademl_otel.resource_detectors.frameworks import framework_facts
+    from grademl_otel.resource_detectors.places import any_accelerator
+    from grademl_otel.resource_detectors.source import source_facts
+
+    some = any_accelerator()
+    budget = Budget(WITH_ACCELERATORS_S if some else WITHOUT_ACCELERATORS_S)
+    # The source comes last: what of it takes long is left out when the time is up.
+    return collect(
+        [
+            lambda: container_facts(environ),
+            lambda: _pod(environ),
+            lambda: _accelerators(environ, budget) if some else {},
+            lambda: framework_facts(budget),
+            lambda: source_facts(budget),
+        ]
+    )
+
+
+def _pod(environ: Mapping[str, str]) -> Facts:
+    if not environ.get("KUBERNETES_SERVICE_HOST"):
+        return {}  # what is not needed is not loaded
+    from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
+
+    return kubernetes_facts(environ)
+
+
+def _accelerators(environ: Mapping[str, str], budget: Budget) -> Facts:
+    from grademl_otel.resource_detectors.accelerators import accelerator_facts
+
+    return accelerator_facts(environ, budget)
+
+
+def collect(parts: Iterable[Callable[[], Facts]]) -> Facts:
+    """Return what all ``parts`` say; one that fails says nothing. What is empty is not known."""
+    found: Facts = {}
+    for part in parts:
+        try:
+            found.update({key: value for key, value in part().items() if value not in ("", [])})
+        except Exception:  # what this machine says may be anything; the others' facts are still worth having
+            continue
+    return found
+
+
+_looked_at: Facts | None = None
+
+
+def _look(environ: Mapping[str, str]) -> None:
+    global _looked_at
+    _looked_at = look(environ)
