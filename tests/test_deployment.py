@@ -433,23 +433,23 @@ def _validate(
 
 def _start_jaeger(folder: Path) -> servers.Server:
     """Jaeger as compose runs it, but on free ports of the loopback address, its data in ``folder``."""
-    config = COMPOSE.parent / "jaeger.yaml"
+    written = (COMPOSE.parent / "jaeger.yaml").read_text()
 
     def attempt() -> servers.Server:
-        health, query, query_grpc, otlp = servers.free_ports(4)
-        settings = {
-            "GRADEML_JAEGER_HEALTH": f"127.0.0.1:{health}",
-            "GRADEML_JAEGER_QUERY": f"127.0.0.1:{query}",
-            "GRADEML_JAEGER_QUERY_GRPC": f"127.0.0.1:{query_grpc}",
-            "GRADEML_JAEGER_OTLP": f"127.0.0.1:{otlp}",
-            "GRADEML_JAEGER_DATA": str(folder / "data"),
-        }
+        text = written.replace("/var/lib/jaeger/", f"{folder}/data/")
+        ports = servers.free_ports(4)
+        for own, free in zip((13133, 16686, 16685, 4317), ports, strict=True):
+            assert text.count(f"0.0.0.0:{own}\n") == 1
+            text = text.replace(f"0.0.0.0:{own}\n", f"127.0.0.1:{free}\n")
+        assert "0.0.0.0" not in text
+        config = folder / "jaeger.yaml"
+        config.write_text(text)
         quiet = folder / "quiet.yaml"
         quiet.write_text(servers.QUIET)
         command = [str(servers.binary("jaeger")), "--config", str(config), "--config", str(quiet)]
         log = folder / "jaeger.log"
-        server = servers.Server("jaeger", servers.spawn(command, folder, log, settings), log)
-        servers.wait_ports(server, [health, query, query_grpc, otlp])
+        server = servers.Server("jaeger", servers.spawn(command, folder, log), log)
+        servers.wait_ports(server, ports)
         return server
 
     return servers.with_fresh_ports(attempt)
