@@ -119,6 +119,14 @@ class NvidiaGpu:
             probes.add(probe)
             return probe
 
+        # Limits first: they are the capacities of what follows.
+        add("pcie limit", lambda: self._pcie_limit(handle), _RARELY)
+        add("power limit", lambda: self._power_limit(handle), _RARELY)
+        add("sm clock limit", lambda: self._clock_limit(handle, _SM_CLOCK, "sm"), _RARELY)
+        add("memory clock limit", lambda: self._clock_limit(handle, _MEMORY_CLOCK, "memory"), _RARELY)
+        add("shutdown temperature", lambda: self._limit(handle, _SHUTDOWN, "critical"), _RARELY)
+        add("slowdown temperature", lambda: self._limit(handle, _SLOWDOWN, "throttled"), _RARELY)
+        add("nvlink", lambda: self._links(handle), _RARELY)
         add("utilization", lambda: self._utilization(handle, device))
         add("memory", lambda: self._memory(handle, device))
         add("power", lambda: self._power(handle))
@@ -139,13 +147,6 @@ class NvidiaGpu:
         add("processes", lambda: self._processes(handle, device), _SOON)
         add("fans", lambda: self._fans(handle), _SOON)
         add("pcie link", lambda: self._pcie_link(handle), _SELDOM)
-        add("pcie limit", lambda: self._pcie_limit(handle), _RARELY)
-        add("power limit", lambda: self._power_limit(handle), _RARELY)
-        add("sm clock limit", lambda: self._clock_limit(handle, _SM_CLOCK, "sm"), _RARELY)
-        add("memory clock limit", lambda: self._clock_limit(handle, _MEMORY_CLOCK, "memory"), _RARELY)
-        add("shutdown temperature", lambda: self._limit(handle, _SHUTDOWN, "critical"), _RARELY)
-        add("slowdown temperature", lambda: self._limit(handle, _SLOWDOWN, "throttled"), _RARELY)
-        add("nvlink", lambda: self._links(handle), _RARELY)
         self._mig = add("mig", lambda: self._find_instances(handle), _MIG_EVERY)
         if not any(group.is_pcie for group in groups):
             # Last, since each of these calls takes 20 ms.
