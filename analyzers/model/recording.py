@@ -76,8 +76,9 @@ def _of_levels(levels: Sequence[Reduced]) -> str:
 def percent_kept(attributes: Mapping[str, Any]) -> float | None:
     """Return the part of traces of steps that a gateway keeps, 0 to 100; None where none leaves out any."""
     value = attributes.get(semconv.GATEWAY_PERCENT)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and 0 <= value < 100 else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < 100 else None
 
 
 def sampled_ranks(
