@@ -55,12 +55,12 @@ class Utilizations:
 
 def utilizations(parts: Sequence[Part]) -> Utilizations:
     """Return the utilizations of ``parts``, whose capacities are known where anything is to be said."""
-    edges = np.unique(np.concatenate([part.attribution.upsampled.demand.edges for part in parts]))
+    edges = np.unique(np.concatenate([part.attribution.upsampled.demand.timeline.edges for part in parts]))
     own, whole = np.full((2, len(parts), len(edges) - 1), np.nan)
     for row, part in enumerate(parts):
         upsampled = part.attribution.upsampled
         capacity, demand = upsampled.capacity, upsampled.demand
-        if not np.isfinite(capacity) or part.rule == NONE or not len(demand.observation):
+        if not np.isfinite(capacity) or part.rule == NONE or not len(demand.exact):
             continue
         value, exact = upsampled.value, demand.exact
         if not part.demands:
@@ -73,7 +73,7 @@ def utilizations(parts: Sequence[Part]) -> Utilizations:
             with np.errstate(divide="ignore", invalid="ignore"):
                 used = np.where(room > 0, np.minimum(np.maximum(value - exact, 0.0) / room, 1.0), 1.0)
             used = np.where(np.isnan(value), np.nan, used)
-        at = np.searchsorted(demand.edges, edges[:-1], "right") - 1
+        at = np.searchsorted(demand.timeline.edges, edges[:-1], "right") - 1
         inside = (at >= 0) & (at < len(used))
         own[row, inside] = used[at[inside]]
         whole[row, inside] = value[at[inside]] / capacity

@@ -33,10 +33,10 @@ class Upsampled:
 
 def upsample(observed: Observations, demand: Demand) -> Upsampled:
     """Return ``observed`` on the segments of ``demand``, which was made of the same observations."""
-    value = np.full(len(demand.observation), np.nan)
+    value = np.full(len(demand.timeline.observation), np.nan)
     unplaced = np.zeros(len(observed))
-    inside = np.flatnonzero(demand.observation >= 0)
-    owner = demand.observation[inside]
+    inside = np.flatnonzero(demand.timeline.observation >= 0)
+    owner = demand.timeline.observation[inside]
     value[inside] = observed.value[owner]
     exact, variable = demand.exact[inside], demand.variable[inside]
     same = (np.diff(owner) == 0) & ((np.diff(exact) != 0) | (np.diff(variable) != 0))
@@ -48,7 +48,7 @@ def upsample(observed: Observations, demand: Demand) -> Upsampled:
     owner, exact, variable = owner[chosen], exact[chosen], variable[chosen]
     first = np.flatnonzero(np.diff(owner, prepend=-1))
     which = owner[first]
-    fraction = demand.length[inside[chosen]] / (observed.end - observed.start)[owner]
+    fraction = demand.timeline.length[inside[chosen]] / (observed.end - observed.start)[owner]
     capacity = np.full(len(chosen), observed.capacity)
     got, left = fill(first, fraction, exact, np.minimum(exact, capacity), observed.value[which])
     for weight in (variable, np.ones(len(chosen))):

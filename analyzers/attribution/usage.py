@@ -69,23 +69,21 @@ class Attribution:
 
     def of_phase(self, phase: int) -> Use | None:
         """Return what ``phase`` used over time; None where nothing is said of it."""
-        users, edges = self.users, self.upsampled.demand.edges
+        users, timeline = self.users, self.upsampled.demand.timeline
         rule, amount = int(users.rule[phase]), float(users.amount[phase])
         if rule == NONE:
             return None
-        first, after = np.searchsorted(edges, self._clipped[:, phase])
-        cut = slice(int(first), max(int(first), int(after)))
+        cut = slice(int(timeline.first[phase]), int(timeline.after[phase]))
+        edges = timeline.edges[cut.start : cut.stop + 1]
         if amount == 0:
             nothing = np.where(self._known[cut], 0.0, np.nan)
-            return Use(
-                edges[cut.start : cut.stop + 1], nothing, np.full(len(nothing), self.upsampled.capacity)
-            )
+            return Use(edges, nothing, np.full(len(nothing), self.upsampled.capacity))
         per_unit = (
             (self._usage_per_exact, self._capacity_per_exact)
             if rule == EXACT
             else (self._usage_per_variable, self._capacity_per_variable)
         )
-        return Use(edges[cut.start : cut.stop + 1], *(values[cut] * amount for values in per_unit))
+        return Use(edges, *(values[cut] * amount for values in per_unit))
 
     # --- What one unit of demand gets: (m) each, NaN where nothing was observed -----------------------------
 
@@ -113,7 +111,7 @@ class Attribution:
 
     @cached_property
     def _known(self) -> BoolArray:
-        return self.upsampled.demand.observation >= 0
+        return self.upsampled.demand.timeline.observation >= 0
 
     # --- Over the time of phases ----------------------------------------------------------------------------
 
@@ -130,23 +128,15 @@ class Attribution:
 
     def _between(self, per_second: FloatArray) -> FloatArray:
         """Return the integral of ``per_second`` (m, without NaN) over each phase, in seconds."""
-        edges = self.upsampled.demand.edges
-        sums = np.zeros(len(edges))
+        timeline = self.upsampled.demand.timeline
+        sums = np.zeros(len(timeline.edges))
         finite = np.isfinite(per_second)
-        np.cumsum(np.where(finite, per_second, 0.0) * (np.diff(edges) / _SECOND), out=sums[1:])
-        at = np.searchsorted(edges, self._clipped)
-        found: FloatArray = np.maximum(sums[at[1]] - sums[at[0]], 0.0)
+        np.cumsum(np.where(finite, per_second, 0.0) * (timeline.length / _SECOND), out=sums[1:])
+        found: FloatArray = np.maximum(sums[timeline.after] - sums[timeline.first], 0.0)
         if not finite.all():
             endless = np.concatenate((np.zeros(1, np.int64), np.cumsum(~finite)))
-            found[endless[at[1]] > endless[at[0]]] = np.inf
+            found[endless[timeline.after] > endless[timeline.first]] = np.inf
         return found
-
-    @cached_property
-    def _clipped(self) -> IntArray:
-        """(2, k) Start and end of each phase within the time of the observations."""
-        edges, users = self.upsampled.demand.edges, self.users
-        start = np.clip(users.start, edges[0], edges[-1])
-        return np.stack((start, np.maximum(np.clip(users.end, edges[0], edges[-1]), start)))
 
 
 def _share(amount: FloatArray, demand: FloatArray, known: BoolArray) -> FloatArray:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grademl_otel.analyzers.attribution.demand import estimate
+from grademl_otel.analyzers.attribution.demand import Demand, Timeline, estimate
 from grademl_otel.analyzers.attribution.filling import fill
 from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE, Observations, Users
 from grademl_otel.analyzers.attribution.upsampling import upsample
@@ -34,6 +34,10 @@ def users(*rows: tuple[int, int, int, float]) -> Users:
 def observed(*values: float, capacity: float = math.inf, every: int = SECOND) -> Observations:
     at = np.arange(len(values), dtype=np.int64) * every
     return Observations(at, at + every, np.array(values, float), capacity)
+
+
+def demand_on(seen: Observations, phases: Users) -> Demand:
+    return estimate(Timeline.of(seen, phases.start, phases.end), phases)
 
 
 def phases_of(parts: list[Part]) -> Users:
@@ -60,14 +64,14 @@ def test_upsampling_of_the_vectors(
     value: float, parts: list[Part], expected: tuple[float, ...], unplaced: float
 ) -> None:
     seen = observed(value, capacity=10)
-    found = upsample(seen, estimate(seen, phases_of(parts)))
+    found = upsample(seen, demand_on(seen, phases_of(parts)))
     assert found.value == pytest.approx(expected, abs=1e-9)
     assert found.unplaced == pytest.approx([unplaced], abs=1e-9)
 
 
 def test_an_interval_without_change_stays_as_it_was_observed() -> None:
     seen = observed(12, 3, capacity=10)
-    found = upsample(seen, estimate(seen, users((0, 2 * SECOND, VARIABLE, 1))))
+    found = upsample(seen, demand_on(seen, users((0, 2 * SECOND, VARIABLE, 1))))
     assert found.value.tolist() == [12, 3]
     assert found.unplaced.tolist() == [0, 0]
 
@@ -85,7 +89,7 @@ def test_attribution_of_the_vectors(
 ) -> None:
     seen = observed(value, capacity=10)
     phases = users(*((0, SECOND, rule, amount) for rule, amount in rows))
-    found = Attribution(upsample(seen, estimate(seen, phases)), phases)
+    found = Attribution(upsample(seen, demand_on(seen, phases)), phases)
     assert found.usage() == pytest.approx(usage)
     assert found.capacity() == pytest.approx(capacity)
     for phase, (used, could) in enumerate(zip(usage, capacity, strict=True)):
@@ -98,7 +102,7 @@ def test_attribution_of_the_vectors(
 def test_of_a_phase_without_a_rule_nothing_is_said() -> None:
     seen = observed(1)
     phases = users((0, SECOND, NONE, 0), (0, SECOND, VARIABLE, 1))
-    found = Attribution(upsample(seen, estimate(seen, phases)), phases)
+    found = Attribution(upsample(seen, demand_on(seen, phases)), phases)
     assert math.isnan(found.usage()[0])
     assert found.of_phase(0) is None
     assert found.usage()[1] == pytest.approx(1)
@@ -107,7 +111,7 @@ def test_of_a_phase_without_a_rule_nothing_is_said() -> None:
 def test_a_gap_between_observations_is_nobodys_and_said() -> None:
     seen = Observations(np.array([0, 2 * SECOND]), np.array([SECOND, 3 * SECOND]), np.array([4.0, 6.0]), 10)
     phases = users((0, 3 * SECOND, VARIABLE, 1))
-    found = Attribution(upsample(seen, estimate(seen, phases)), phases)
+    found = Attribution(upsample(seen, demand_on(seen, phases)), phases)
     assert found.usage() == pytest.approx([10])
     assert found.observed() == pytest.approx([2])
     assert found.capacity() == pytest.approx([20])
@@ -119,7 +123,7 @@ def test_a_gap_between_observations_is_nobodys_and_said() -> None:
 def test_without_a_capacity_use_is_attributed_and_what_could_have_been_used_is_not_known() -> None:
     seen = observed(4, 8)
     phases = users((0, SECOND, VARIABLE, 1), (SECOND, 2 * SECOND, EXACT, 5))
-    found = Attribution(upsample(seen, estimate(seen, phases)), phases)
+    found = Attribution(upsample(seen, demand_on(seen, phases)), phases)
     assert found.usage() == pytest.approx([4, 5])
     assert found.capacity() == pytest.approx([math.inf, 5])
     assert found.unattributed() == pytest.approx([0, 3])
@@ -128,17 +132,17 @@ def test_without_a_capacity_use_is_attributed_and_what_could_have_been_used_is_n
 def test_phases_that_began_before_or_end_after_count_with_what_was_observed() -> None:
     seen = observed(4)
     phases = users((-SECOND, SECOND // 2, VARIABLE, 1), (SECOND // 2, 9 * SECOND, VARIABLE, 3))
-    found = Attribution(upsample(seen, estimate(seen, phases)), phases)
+    found = Attribution(upsample(seen, demand_on(seen, phases)), phases)
     assert found.usage() == pytest.approx([1, 3])
 
 
 def test_no_length_and_no_observation_are_nothing() -> None:
     seen = observed(4)
     phases = users((5, 5, VARIABLE, 1), (9, 3, EXACT, 2), (7 * SECOND, 8 * SECOND, VARIABLE, 1))
-    found = Attribution(upsample(seen, estimate(seen, phases)), phases)
+    found = Attribution(upsample(seen, demand_on(seen, phases)), phases)
     assert found.usage().tolist() == [0, 0, 0]
     none = Observations(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    nothing = Attribution(upsample(none, estimate(none, phases)), phases)
+    nothing = Attribution(upsample(none, demand_on(none, phases)), phases)
     assert nothing.usage().tolist() == [0, 0, 0]
     assert nothing.observed().tolist() == [0, 0, 0]
 
@@ -234,9 +238,9 @@ def test_upsampling_is_that_of_the_greedy_pass(
         left.append(rest)
     seen = observed(*(value for value, _ in intervals), capacity=capacity)
     phases = users(*rows)
-    found = upsample(seen, estimate(seen, phases))
+    found = upsample(seen, demand_on(seen, phases))
     middle = [(a + b) // 2 for a, b, rule, _ in rows if rule == EXACT]
-    at = np.searchsorted(found.demand.edges, middle, "right") - 1
+    at = np.searchsorted(found.demand.timeline.edges, middle, "right") - 1
     assert found.value[at] == pytest.approx(expected, abs=1e-6, rel=1e-6)
     assert found.unplaced == pytest.approx(left, abs=1e-6, rel=1e-6)
 
@@ -263,9 +267,9 @@ def test_what_is_used_is_conserved(
         *((start * 10**6, (start + length) * 10**6, rule, amount) for start, length, rule, amount in rows)
     )
     seen = observed(*values, capacity=capacity)
-    upsampled = upsample(seen, estimate(seen, phases))
+    upsampled = upsample(seen, demand_on(seen, phases))
     found = Attribution(upsampled, phases)
-    seconds = upsampled.demand.length / SECOND
+    seconds = upsampled.demand.timeline.length / SECOND
     total = math.fsum(values)
     placed = math.fsum(upsampled.value * seconds) + math.fsum(upsampled.unplaced)
     assert placed == pytest.approx(total, abs=1e-9)

@@ -18,7 +18,7 @@ from grademl_otel.analyzers.attribution.bottlenecks import (
     statuses,
     utilizations,
 )
-from grademl_otel.analyzers.attribution.demand import estimate
+from grademl_otel.analyzers.attribution.demand import Demand, Timeline, estimate
 from grademl_otel.analyzers.attribution.observations import EXACT, VARIABLE, Observations, Users
 from grademl_otel.analyzers.attribution.upsampling import upsample
 from grademl_otel.analyzers.attribution.usage import Attribution
@@ -85,6 +85,10 @@ def test_what_is_full() -> None:
     assert seen.never_full == pytest.approx([2])
 
 
+def demand_on(seen: Observations, phases: Users) -> Demand:
+    return estimate(Timeline.of(seen, phases.start, phases.end), phases)
+
+
 def attributed(value: float, capacity: float, *rows: tuple[int, float]) -> Attribution:
     phases = Users(
         np.zeros(len(rows), np.int64),
@@ -93,7 +97,7 @@ def attributed(value: float, capacity: float, *rows: tuple[int, float]) -> Attri
         np.array([amount for _, amount in rows]),
     )
     seen = Observations(np.array([0]), np.array([SECOND]), np.array([value]), capacity)
-    return Attribution(upsample(seen, estimate(seen, phases)), phases)
+    return Attribution(upsample(seen, demand_on(seen, phases)), phases)
 
 
 @pytest.mark.parametrize(
