@@ -8,6 +8,9 @@ become numbers, a column at a time.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import add, sub
 from typing import Final
 
 from grademl_otel.catalog import host
@@ -36,6 +39,10 @@ _IOWAIT: Final = 5
 _BUSY: Final = (1, 2, 3, 6, 7, 8)
 """The time that a hypervisor took away is busy, too: the CPU had something to do."""
 _LEAST_WORDS: Final = 9
+_MOST_DIGITS: Final = 20
+_MOST: Final = 1 << 64
+_NO_DIGITS: Final = (b"-", b"+", b"_")
+"""Which Python takes for a part of numbers, and the kernel never writes."""
 _US: Final = 1_000_000
 _NS: Final = 1_000_000_000
 
@@ -58,8 +65,7 @@ class CpuSource:
         self._capacity = _plain(host.CPU_CAPACITY)
         self._busiest = _plain(host.BUSIEST)
         self._online = _plain(host.LOGICAL_COUNT)
-        self._logical: dict[int, tuple[Series, Forward]] = {}
-        self._idle: dict[int, int] = {}
+        self._logical = _Logical()
         self._tail = (
             (b"ctxt", Counted(_plain(host.CONTEXT_SWITCHES))),
             (b"processes", Counted(_plain(host.CREATED))),
@@ -90,50 +96,27 @@ class CpuSource:
 
     def _read_cpus(self, stat: bytes, used: float | None, readings: list[Reading]) -> None:
         """Read the lines of CPUs. ``used``: what the group used in s since the last time, where told."""
-        table = _Table(stat)
+        table = _Table(stat, self._logical.names)
         if table.totals:
             for (series, forward), (_, columns) in zip(self._modes, _MODES, strict=True):
                 ticks = forward.add(sum(table.totals[column] for column in columns))
                 readings.append((series, ticks / TICKS))
-        if not table.cpus:
+        if not table.names:
             return
-        readings.append((self._online, len(table.cpus)))
-        allowed, quota = self._allowed, self._group.quota
-        # LXCFS numbers CPUs anew: where none of those shown is in the cpuset, all of them are.
-        if allowed is None or allowed.isdisjoint(table.cpus):
-            allowed = frozenset(table.cpus)
-        grown, busiest, cpus = 0, -1.0, 0
-        for cpu, busy, idle in zip(
-            table.cpus, table.column(_BUSY), table.column((_IDLE, _IOWAIT)), strict=True
-        ):
-            if cpu not in allowed:
-                continue
-            cpus += 1
-            series, forward = self._logical.get(cpu) or self._new(cpu)
-            before = forward.total
-            total = forward.add(busy)
-            readings.append((series, total / TICKS))
-            grown += total - before
-            was_idle = self._idle.get(cpu)
-            self._idle[cpu] = idle
-            if was_idle is not None:
-                all_of_it = total - before + max(0, idle - was_idle)
-                if all_of_it and total - before > busiest * all_of_it:
-                    busiest = (total - before) / all_of_it
-        if busiest >= 0:
-            readings.append((self._busiest, busiest))
-        by_quota = quota is not None and quota < cpus and used is not None
-        self._busy_total += used if by_quota and used is not None else grown / TICKS
-        capacity = min(cpus, quota) if quota is not None else cpus
-        # Without what its group used, all that is known is what these CPUs did.
-        self._busy.capacity = capacity if by_quota else cpus
+        readings.append((self._online, len(table.names)))
+        grown = self._logical.read(table, self._allowed, readings)
+        if self._logical.busiest is not None:
+            readings.append((self._busiest, self._logical.busiest))
+        cpus, quota = self._logical.count, self._group.quota
+        if quota is not None and quota < cpus and used is not None:
+            self._busy_total += used
+            self._busy.capacity = quota
+        else:
+            # Without what the group used, all that is known is what its CPUs did.
+            self._busy_total += grown / TICKS
+            self._busy.capacity = cpus
         readings.append((self._busy, self._busy_total))
-        readings.append((self._capacity, capacity))
-
-    def _new(self, cpu: int) -> tuple[Series, Forward]:
-        series = Series(host.LOGICAL_BUSY, {"cpu.logical_number": cpu}, f"{_DEVICE}{cpu}", 1)
-        self._logical[cpu] = series, Forward()
-        return self._logical[cpu]
+        readings.append((self._capacity, cpus if quota is None else min(cpus, quota)))
 
     def _read_tail(self, stat: bytes, readings: list[Reading]) -> None:
         # Between the CPUs and this there is one line of interrupts, of up to some 100 KB.
@@ -158,62 +141,146 @@ class CpuSource:
 
 
 class _Table:
-    """The lines of CPUs in /proc/stat."""
+    """The lines of CPUs in /proc/stat; ``known`` are names of CPUs that were found to be good before."""
 
-    def __init__(self, stat: bytes) -> None:
+    def __init__(self, stat: bytes, known: Sequence[bytes] = ()) -> None:
         last = stat.rfind(b"\ncpu")
         end = stat.find(b"\n", last + 1)
         lines = stat[:end] if end >= 0 else stat[: max(0, stat.rfind(b"\n"))]  # a cut line is none
-        words = lines.split()
-        self._width = len(lines[: lines.find(b"\n")].split()) if b"\n" in lines else len(words)
-        self._words = words
+        self.names: list[bytes] = []
+        """Those that are online, ``cpu0``, in the order of the lines."""
         self.totals: list[int] = []
         """Of all CPUs, by column; empty where it is not told."""
-        self.cpus: list[int] = []
-        """Those that are online, in the order of the lines."""
-        if self._width < _LEAST_WORDS or not self._is_regular():
-            self._keep_good_lines(lines)
-        if self._words[:1] == [b"cpu"]:
-            self.totals = [0, *map(int, self._words[1 : self._width])]
-            self._words = self._words[self._width :]
-        self.cpus = [int(name[3:]) for name in self._words[:: self._width]]
+        self.busy: list[int] = []
+        self.idle: list[int] = []
+        """Ticks of each of `names`."""
+        try:
+            if any(sign in lines for sign in _NO_DIGITS):
+                raise ValueError("numbers that are none")
+            self._take(lines.split(), len(lines.partition(b"\n")[0].split()), known)
+        except ValueError:
+            self._take(*_good_lines(lines), known)
 
-    def _is_regular(self) -> bool:
-        words, width = self._words, self._width
-        names = words[::width]
-        if len(words) % width or not (names[:1] == [b"cpu"] or _is_cpu(names[0])):
-            return False
-        if not all(map(_is_cpu, names[1:])) or len(set(names)) != len(names):
-            return False
-        # One test for all numbers: without the names, all there is are digits.
-        joined = b"".join(words)
-        digits = joined.replace(b"cpu", b"")
-        return digits.isdigit() and len(joined) - len(digits) == 3 * len(names)
+    def _take(self, words: list[bytes], width: int, known: Sequence[bytes]) -> None:
+        """Take the words of lines that are equally long; raises ValueError where they are not."""
+        if not words:
+            return
+        if width < _LEAST_WORDS or len(words) % width:
+            raise ValueError("lines of another length")
+        has_totals = words[0] == b"cpu"
+        names = words[width if has_totals else 0 :: width]
+        if names != known and not (all(map(_is_cpu, names)) and len(set(names)) == len(names)):
+            raise ValueError("lines of something else")
+        rows = words[width:] if has_totals else words
+        busy, idle = _sums(rows, width, _BUSY), _sums(rows, width, (_IDLE, _IOWAIT))
+        totals = [0, *map(int, words[1:width])] if has_totals else []
+        if not 0 <= min(busy + idle + totals) <= max(busy + idle + totals) < _MOST:
+            raise ValueError("numbers that are none")
+        self.names, self.totals, self.busy, self.idle = names, totals, busy, idle
 
-    def _keep_good_lines(self, lines: bytes) -> None:
-        kept: dict[bytes, list[bytes]] = {}
-        width = 0
-        for line in lines.splitlines():
-            words = line.split()
-            if len(words) < _LEAST_WORDS or not (words[0] == b"cpu" or _is_cpu(words[0])):
-                continue
-            if not all(word.isdigit() and len(word) <= 20 for word in words[1:]):
-                continue
-            width = width or len(words)
-            if len(words) == width:
-                kept.setdefault(words[0], words)
-        totals = kept.pop(b"cpu", [])
-        self._width = width or _LEAST_WORDS
-        self._words = totals + [word for words in kept.values() for word in words]
 
-    def column(self, columns: tuple[int, ...]) -> list[int]:
-        """Return the sums of these columns, for each of `cpus`."""
-        width = self._width
-        return list(map(sum, zip(*(map(int, self._words[each::width]) for each in columns), strict=True)))
+def _good_lines(lines: bytes) -> tuple[list[bytes], int]:
+    """Return the words of the lines that are as they should be, and how many words a line has."""
+    kept: dict[bytes, list[bytes]] = {}
+    width = 0
+    for line in lines.splitlines():
+        words = line.split()
+        if len(words) < _LEAST_WORDS or not (words[0] == b"cpu" or _is_cpu(words[0])):
+            continue
+        if not all(word.isdigit() and len(word) <= _MOST_DIGITS for word in words[1:]):
+            continue
+        width = width or len(words)
+        if len(words) == width:
+            kept.setdefault(words[0], words)
+    totals = kept.pop(b"cpu", [])
+    return totals + [word for words in kept.values() for word in words], width
+
+
+def _sums(words: list[bytes], width: int, columns: tuple[int, ...]) -> list[int]:
+    """Return the sums of these columns, line by line."""
+    sums: Iterable[int] = map(int, words[columns[0] :: width])
+    for each in columns[1:]:
+        sums = map(add, sums, map(int, words[each::width]))
+    return list(sums)
 
 
 def _is_cpu(name: bytes) -> bool:
     return name[:3] == b"cpu" and name[3:].isdigit() and len(name) <= 8
+
+
+class _Logical:
+    """The CPUs that the job may run on. Lists, an item a CPU, as there may be hundreds."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        """Of all that were online the last time."""
+        self._allowed: frozenset[int] | None = None
+        self._chosen: list[bool] = []
+        """Which of these the job may run on. The lists that follow are of those only."""
+        self._series: list[Series] = []
+        self._highest: list[int] = []
+        self._totals: list[int] = []
+        self._idle: list[int] = []
+        self._away: dict[Series, tuple[int, int, int]] = {}
+        """What was known of those that are not there now."""
+        self._met: dict[int, Series] = {}
+        self.busiest: float | None = None
+        """For which part of the time since the last reading the busiest was; None where it is not known."""
+
+    def read(self, table: _Table, allowed: frozenset[int] | None, readings: list[Reading]) -> int:
+        """Add readings; return for how many ticks they were busy since the last time, all together."""
+        if table.names != self.names or allowed != self._allowed:
+            self._choose(table, allowed)
+        busy, idle = list(compress(table.busy, self._chosen)), list(compress(table.idle, self._chosen))
+        grown = list(map(sub, busy, self._highest))
+        if grown and min(grown) < 0:
+            # See `Forward`, which this is for many.
+            anew = [raw < highest // 2 for raw, highest in zip(busy, self._highest, strict=True)]
+            busy = [
+                raw if new else max(raw, last)
+                for raw, new, last in zip(busy, anew, self._highest, strict=True)
+            ]
+            grown = [0 if new else max(0, each) for each, new in zip(grown, anew, strict=True)]
+        self._totals = list(map(add, self._totals, grown))
+        idled = map(sub, idle, self._idle)
+        self._highest, self._idle = busy, idle
+        readings += [
+            (series, total / TICKS) for series, total in zip(self._series, self._totals, strict=True)
+        ]
+        self.busiest = max(
+            (
+                each / (each + rest)
+                for each, rest in zip(grown, idled, strict=True)
+                if each + rest > 0 <= rest
+            ),
+            default=None,
+        )
+        return sum(grown)
+
+    @property
+    def count(self) -> int:
+        return len(self._series)
+
+    def _choose(self, table: _Table, allowed: frozenset[int] | None) -> None:
+        """Make the lists anew for these CPUs; what comes back goes on where it was."""
+        known = zip(self._highest, self._totals, self._idle, strict=True)
+        self._away.update(zip(self._series, known, strict=True))
+        cpus = [int(name[3:]) for name in table.names]
+        # LXCFS numbers CPUs anew: where none of those shown is in the cpuset, all of them are.
+        everywhere = allowed is None or allowed.isdisjoint(cpus)
+        self.names, self._allowed = table.names, allowed
+        self._chosen = [everywhere or (allowed is not None and cpu in allowed) for cpu in cpus]
+        self._series, self._highest, self._totals, self._idle = [], [], [], []
+        for cpu, busy, idle in compress(zip(cpus, table.busy, table.idle, strict=True), self._chosen):
+            series = self._met.get(cpu)
+            if series is None:
+                series = Series(host.LOGICAL_BUSY, {"cpu.logical_number": cpu}, f"{_DEVICE}{cpu}", 1)
+                self._met[cpu] = series
+            highest, total, idled = self._away.pop(series, (busy, 0, idle))
+            self._series.append(series)
+            self._highest.append(highest)
+            self._totals.append(total)
+            self._idle.append(idled)
 
 
 def _plain(metric: Metric) -> Series:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from grademl_otel.sampling.roots import Roots
+from grademl_otel.sampling.source import Reading
 
 HOSTS: Final = Path(__file__).resolve().parents[1] / "data" / "hosts"
 _HEADER: Final = re.compile(rb"^==> (.+?)(?: -> (.+?))? <==\n", re.MULTILINE)
@@ -88,3 +90,25 @@ def unpack(shape: str, to: Path) -> HostTree:
 def shapes() -> list[str]:
     """Return the names of all recorded hosts."""
     return sorted(path.stem for path in HOSTS.glob("*.txt"))
+
+
+def told(readings: Iterable[Reading]) -> dict[str, int | float]:
+    """Return readings by ``name{key=value,...}``, each of which is there once."""
+    found: dict[str, int | float] = {}
+    for series, value in readings:
+        attributes = ",".join(f"{key}={each}" for key, each in sorted(series.attributes.items()))
+        key = f"{series.metric.name}{{{attributes}}}" if attributes else series.metric.name
+        assert key not in found, key
+        found[key] = value
+    return found
+
+
+def columns(readings: Iterable[Reading]) -> dict[tuple[str, str], int | float]:
+    """Return the readings that resource tables take, by column and device, each of which is there once."""
+    found: dict[tuple[str, str], int | float] = {}
+    for series, value in readings:
+        if series.metric.column:
+            key = series.metric.column, series.device
+            assert key not in found, key
+            found[key] = value
+    return found
