@@ -406,9 +406,10 @@ TYPES = {
         "grademl.loader.in_order",
         "grademl.checkpoint.completed",
         *("grademl.collective.blocking", "grademl.collective.completed"),
+        "grademl.source.dirty",
     },
     "int[]": {f"grademl.device.memory.{name}" for name in ("index", "allocated", "reserved", "peak")},
-    "str[]": {"grademl.exporters", "grademl.window.lanes"},
+    "str[]": {"grademl.exporters", "grademl.window.lanes", "grademl.frameworks", "grademl.gpu.id"},
     "int": {
         *("grademl.attempt", "grademl.rank", "grademl.local_rank", "grademl.world_size", "process.pid"),
         *("grademl.steps", "grademl.eval_steps", "grademl.incomplete_steps", "grademl.epoch"),
@@ -421,7 +422,9 @@ TYPES = {
         *("grademl.window.cumulative_rows", "grademl.window.detail_level", "grademl.window.record_level"),
         *("grademl.open_since", "grademl.tracer.unsent"),
         *("grademl.left_out.passes", "grademl.left_out.phases", "grademl.checkpoint"),
-        *("grademl.device.dropped", "grademl.collective.size"),
+        *("grademl.device.dropped", "grademl.collective.size", "grademl.job.nodes"),
+        *(f"grademl.accelerator.{name}" for name in ("count", "visible", "memory")),
+        *(f"grademl.resources.{name}" for name in ("version", "start_us", "bin_ms", "bins")),
     },
 }
 
@@ -430,6 +433,8 @@ def _expected_type(key: str) -> str:
     for kind, keys in TYPES.items():
         if key in keys:
             return kind
+    if key.startswith("grademl.resources."):
+        return "str[]" if key.endswith(".id") else "int[]"
     return "int[]" if key.startswith("grademl.table.") else "str"
 
 
