@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from grademl_otel.catalog import interconnect as catalog
@@ -29,9 +29,11 @@ _FLIT: Final = 8
 _SATURATED: Final = (1 << 32) - 1
 """A counter of 32 bits stands at this: the InfiniBand Architecture lets none wrap."""
 _RARELY: Final = 10
-"""Each so many readings everything is read; between only bytes and packets: on real devices each file is a
+"""Each so many readings state, rate and packets are read; between only bytes: on real devices each file is a
 command to the firmware.
 """
+_SELDOM: Final = 30
+"""Each so many readings errors and congestion are read as well, and it is looked what there is to read."""
 _MOST_PORTS: Final = 64
 
 _Ways = tuple[tuple[tuple[str, ...], int], ...]
@@ -167,9 +169,15 @@ class Port:
         self._device_folder = os.path.dirname(os.path.dirname(folder))
         self._common: Attributes = {"hw.id": self._id, "hw.type": "network", "hw.name": shown(device)}
         self._layer = ""
-        self._traffic: dict[int, _Counter] = {}
+        self._bytes: dict[int, _Counter] = {}
+        self._packets: dict[int, _Counter] = {}
+        """Both by their place in `_TRAFFIC`."""
         self._events: dict[str, _Counter] = {}
+        """By the path of the file."""
         self._rare: list[Reading] = []
+        self._events_read: list[Reading] = []
+        self._failed = False
+        """Bytes could not be read last time."""
         self._limit = Series(catalog.LIMIT, self._common, self._id)
         self._up: Series | None = None
         self._readings = 0
@@ -180,38 +188,39 @@ class Port:
         Raises `SourceGone`, and OSError where nothing at all could be read.
         """
         first: OSError | None = None
-        found: list[Reading] = []
+        if self._readings % _SELDOM == 0:
+            first = self._look_for_counters()
         if self._readings % _RARELY == 0:
-            first = self._read_rest()
+            first = self._read_state() or first
+            packets, problem = _read(self._packets.values())
+            self._rare += packets
+            first = first or problem
         self._readings += 1
-        for counter in self._traffic.values():
-            try:
-                reading = counter.read()
-            except OSError as error:
-                first = first or error
-            else:
-                if reading is not None:
-                    found.append(reading)
+        found, problem = _read(self._bytes.values())
+        first = first or problem
+        if problem is not None and not self._failed:
+            self._readings = 0  # look at everything again, once
+        self._failed = problem is not None
         found += self._rare
+        found += self._events_read
         if first is not None:
             if not os.path.isdir(self._folder):
                 self.gone = True
                 raise SourceGone(self._id) from first
-            self._readings = 0  # look at everything again
             if not found:
+                self._readings = 0
                 raise first
         return found
 
     def close(self) -> None:
         """It holds nothing."""
 
-    def _read_rest(self) -> OSError | None:
-        """Read state, rate and events, and look for counters. Return why the state could not be read."""
-        rare: list[Reading] = []
-        self._rare = rare
+    def _read_state(self) -> OSError | None:
+        """Read whether the link is up and what it carries; return why that is not to be had."""
+        self._rare = []
+        self._layer = read_text(f"{self._folder}/link_layer")
         problem: OSError | None = None
         limit: float | None = None
-        self._layer = read_text(f"{self._folder}/link_layer")
         try:
             state = read_bytes(f"{self._folder}/state")
         except OSError as error:
@@ -220,9 +229,16 @@ class Port:
             is_up = state.partition(b":")[0] == b"4"
             limit = self._read_limit() if is_up else None
             if limit is not None:
-                rare.append((self._limit, limit))
+                self._rare.append((self._limit, limit))
             if state[:1].isdigit():
-                rare.append((self._describe(), int(is_up)))
+                self._rare.append((self._describe(), int(is_up)))
+        for counter in self._bytes.values():
+            counter.series.capacity = limit
+        return problem
+
+    def _look_for_counters(self) -> OSError | None:
+        """Find what there is to read, and read what tells of errors; return why that cannot be told."""
+        self._events_read = []
         try:
             there = {
                 f"{part}/{name}"
@@ -230,19 +246,11 @@ class Port:
                 for name in names_in(f"{self._folder}/{part}")
             }
         except OSError as error:
-            return problem or error
+            return error
         self._find_traffic(there)
-        for index, counter in self._traffic.items():
-            counter.series.capacity = limit if _TRAFFIC[index][0].unit == "By" else None
         self._find_events(there)
-        for counter in self._events.values():
-            try:
-                reading = counter.read()
-            except OSError:
-                continue
-            if reading is not None:
-                rare.append(reading)
-        return problem
+        self._events_read, _ = _read(self._events.values())  # a device may refuse what it does not count
+        return None
 
     def _read_limit(self) -> float | None:
         try:
@@ -268,14 +276,15 @@ class Port:
         wide = "counters/unicast_xmit_packets" in there  # comes with counters of 64 bits only
         unit = _FLIT if _driver(self._device_folder) == "hfi1" else _WORD
         for index, (metric, direction, ways) in enumerate(_TRAFFIC):
-            if index in self._traffic:
+            of_kind = self._bytes if metric.column else self._packets
+            if index in of_kind:
                 continue
             for names, bytes_each in ways:
                 paths = [f"{self._folder}/{name}" for name in names]
                 if there.issuperset(names) and _numbers(paths):
                     series = Series(metric, self._common | {catalog.DIRECTION: direction}, self._id)
                     is_pma = names[0].startswith("counters/")
-                    self._traffic[index] = _Counter(series, paths, bytes_each or unit, wide or not is_pma)
+                    of_kind[index] = _Counter(series, paths, bytes_each or unit, wide or not is_pma)
                     break
 
     def _find_events(self, there: set[str]) -> None:
@@ -295,6 +304,21 @@ class Port:
             else:
                 continue
             self._events[path] = _Counter(series, [f"{self._folder}/{path}"], 1, part != "counters")
+
+
+def _read(counters: Iterable[_Counter]) -> tuple[list[Reading], OSError | None]:
+    """Return what they say, and why the first that cannot be read cannot."""
+    found: list[Reading] = []
+    problem: OSError | None = None
+    for counter in counters:
+        try:
+            reading = counter.read()
+        except OSError as error:
+            problem = problem or error
+        else:
+            if reading is not None:
+                found.append(reading)
+    return found, problem
 
 
 def _numbers(paths: Sequence[str]) -> bool:

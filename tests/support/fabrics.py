@@ -86,10 +86,14 @@ class Interfaces:
 
     def show(self) -> None:
         """Write /proc/net/dev."""
+        self._tree.write("proc/net/dev", self.text())
+
+    def text(self) -> str:
+        """Return what /proc/net/dev says."""
         head = (
             "Inter-|   Receive                                                |  Transmit\n"
             " face |bytes    packets errs drop fifo frame compressed multicast"
             "|bytes    packets errs drop fifo colls carrier compressed\n"
         )
         lines = [f"{name:>6}: {' '.join(map(str, counts))}\n" for name, counts in self._counts.items()]
-        self._tree.write("proc/net/dev", head + "".join(lines))
+        return head + "".join(lines)
