@@ -12,7 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +27,41 @@ import yaml
 from grademl_otel import semconv
 from grademl_otel.catalog import METRICS
 
+from .conftest import StartCollector
 from .support import dashboards, servers
+from .support.pipeline import send
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "collector-config"
 COMPOSE = CONFIGS / "compose" / "compose.yaml"
 KUBERNETES = CONFIGS / "kubernetes"
 KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")
+
+TRACE_ID = "0123456789abcdef0123456789abcdef"
+TRACE = {
+    "resourceSpans": [
+        {
+            "resource": {
+                "attributes": [{"key": "service.name", "value": {"stringValue": "deployment-test"}}]
+            },
+            "scopeSpans": [
+                {
+                    "scope": {"name": "t"},
+                    "spans": [
+                        {
+                            "traceId": TRACE_ID,
+                            "spanId": "0123456789abcdef",
+                            "name": "step",
+                            "kind": 1,
+                            "startTimeUnixNano": str(time.time_ns() - 10**9),
+                            "endTimeUnixNano": str(time.time_ns()),
+                        }
+                    ],
+                }
+            ],
+        }
+    ]
+}
 
 Json = dict[str, Any]
 
@@ -107,9 +139,7 @@ def test_names_of_other_services_exist(compose: Json) -> None:
             if setting.endswith(("_ENDPOINT", "_URL")):
                 host = re.sub(r"^https?://", "", value).partition(":")[0]
                 assert host in services, (name, setting)
-    asked = " ".join(compose["services"]["health"]["healthcheck"]["test"])
-    for host in re.findall(r"(\w+):\d+/", asked):
-        assert host in compose["services"]["health"]["depends_on"]
+    assert list(_asked_health()) == compose["services"]["health"]["depends_on"]
     for source in _data_sources():
         host = re.sub(r"^https?://", "", source["url"]).partition(":")[0]
         assert host in services, source
@@ -172,13 +202,17 @@ def test_the_real_collector_accepts_what_compose_gives_it(
 
 
 @pytest.mark.real
-def test_the_real_jaeger_starts_with_its_file_and_keeps_traces(tmp_path: Path) -> None:
+def test_the_real_jaeger_keeps_traces_over_a_restart(collector: StartCollector, tmp_path: Path) -> None:
     jaeger = _start_jaeger(tmp_path)
-    try:
-        assert list((tmp_path / "data" / "keys").iterdir())
-        assert list((tmp_path / "data" / "values").iterdir())
-    finally:
-        jaeger.stop()
+    with servers.stopping(jaeger.server):
+        agent = collector("agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp})
+        send(agent.otlp_http, json.dumps(TRACE).encode())
+        servers.wait_until(jaeger.has_trace, "arriving in Jaeger")
+        agent.stop()  # Jaeger waits for its clients to go
+        assert _answer(f"http://{jaeger.health}{_asked_health()['jaeger']}") is not None
+    again = _start_jaeger(tmp_path)
+    with servers.stopping(again.server):
+        servers.wait_until(again.has_trace, "finding what was there before")
 
 
 # --- Kubernetes -------------------------------------------------------------------------------------------
@@ -431,28 +465,56 @@ def _validate(
     return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60)
 
 
-def _start_jaeger(folder: Path) -> servers.Server:
-    """Jaeger as compose runs it, but on free ports of the loopback address, its data in ``folder``."""
+@dataclass
+class _Jaeger:
+    """Jaeger as compose runs it, but for its ports and the place of its data."""
+
+    server: servers.Server
+    health: str
+    query: str
+    otlp: str
+
+    def has_trace(self) -> bool:
+        found = _answer(f"http://{self.query}/api/v3/traces/{TRACE_ID}?rawTraces=true")
+        return found is not None and TRACE_ID in found
+
+
+def _start_jaeger(folder: Path) -> _Jaeger:
     written = (COMPOSE.parent / "jaeger.yaml").read_text()
 
-    def attempt() -> servers.Server:
+    def attempt() -> _Jaeger:
         text = written.replace("/var/lib/jaeger/", f"{folder}/data/")
         ports = servers.free_ports(4)
-        for own, free in zip((13133, 16686, 16685, 4317), ports, strict=True):
+        for own, free in zip((13133, 16686, 4317, 16685), ports, strict=True):
             assert text.count(f"0.0.0.0:{own}\n") == 1
             text = text.replace(f"0.0.0.0:{own}\n", f"127.0.0.1:{free}\n")
         assert "0.0.0.0" not in text
-        config = folder / "jaeger.yaml"
+        config, quiet = folder / "jaeger.yaml", folder / "quiet.yaml"
         config.write_text(text)
-        quiet = folder / "quiet.yaml"
         quiet.write_text(servers.QUIET)
         command = [str(servers.binary("jaeger")), "--config", str(config), "--config", str(quiet)]
         log = folder / "jaeger.log"
         server = servers.Server("jaeger", servers.spawn(command, folder, log), log)
         servers.wait_ports(server, ports)
-        return server
+        return _Jaeger(server, *(f"127.0.0.1:{port}" for port in ports[:3]))
 
     return servers.with_fresh_ports(attempt)
+
+
+def _asked_health() -> dict[str, str]:
+    """The path at which compose asks each server's health, by the server's name."""
+    test = " ".join(_yaml(COMPOSE)["services"]["health"]["healthcheck"]["test"])
+    return dict(re.findall(r"(\w+):\d+(/\w*)", test))
+
+
+def _answer(url: str) -> str | None:
+    """The body of an answer of status 200."""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as answer:
+            body: str = answer.read().decode()
+            return body
+    except urllib.error.HTTPError:
+        return None
 
 
 def _data_sources() -> list[Json]:
