@@ -17,7 +17,7 @@ HISTOGRAM: Final = "histogram"
 """How often which values occurred; of the training only, no sampled series is one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # a row is itself: looked up many times a second
 class Metric:
     """A metric as it is exported, and what becomes of it in the resource tables of window spans."""
 
