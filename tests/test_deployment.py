@@ -202,17 +202,20 @@ def test_the_real_collector_accepts_what_compose_gives_it(
 
 
 @pytest.mark.real
-def test_the_real_jaeger_keeps_traces_over_a_restart(collector: StartCollector, tmp_path: Path) -> None:
+def test_the_real_jaeger_keeps_traces_when_it_is_killed(collector: StartCollector, tmp_path: Path) -> None:
     jaeger = _start_jaeger(tmp_path)
-    with servers.stopping(jaeger.server):
+    try:
         agent = collector("agent-jaeger.yaml", {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp})
         send(agent.otlp_http, json.dumps(TRACE).encode())
         servers.wait_until(jaeger.has_trace, "arriving in Jaeger")
-        agent.stop()  # Jaeger waits for its clients to go
         assert _answer(f"http://{jaeger.health}{_asked_health()['jaeger']}") is not None
+    finally:
+        jaeger.kill()
     again = _start_jaeger(tmp_path)
-    with servers.stopping(again.server):
+    try:
         servers.wait_until(again.has_trace, "finding what was there before")
+    finally:
+        again.kill()
 
 
 # --- Kubernetes -------------------------------------------------------------------------------------------
@@ -473,6 +476,10 @@ class _Jaeger:
     health: str
     query: str
     otlp: str
+
+    def kill(self) -> None:
+        self.server.process.kill()
+        self.server.process.wait()
 
     def has_trace(self) -> bool:
         found = _answer(f"http://{self.query}/api/v3/traces/{TRACE_ID}?rawTraces=true")
