@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 StartCollector = Callable[..., servers.Collector]
-"""`start(config, environ, flags, extra)`: a Collector of collector-config/`config` until the test ends.
+"""`start(config, environ, flags, extra, ports)`: a Collector of collector-config/ until the test ends.
 
-`config` may be several files of which the others add to the first; `extra` is YAML that is merged last.
+`config` may be several files of which the others add to the first; `extra` is YAML that is merged last;
+`ports` are those of gRPC, HTTP and health, by default free ones.
 """
 
 
@@ -129,9 +130,10 @@ def _collectors(folders: pytest.TempPathFactory) -> Iterator[StartCollector]:
             environ: Mapping[str, str] | None = None,
             flags: Sequence[str] = (),
             extra: str = "",
+            ports: Sequence[int] | None = None,
         ) -> servers.Collector:
             folder = folders.mktemp("collector")
-            server = servers.start_collector(config, folder, environ, flags, extra=extra)
+            server = servers.start_collector(config, folder, environ, flags, extra=extra, ports=ports)
             running.enter_context(servers.stopping(server))
             return server
 

@@ -248,6 +248,63 @@ def test_an_agent_tells_of_its_host(collector: StartCollector) -> None:
     assert {host for name in wanted for host in told()[name]} == {socket.gethostname()}
 
 
+def test_an_agent_whose_queue_is_full_refuses_and_keeps_what_it_took(collector: StartCollector) -> None:
+    """What is refused stays with the sender, which comes again."""
+    ports = servers.free_ports(3)
+    agent = collector(
+        "agent.yaml",
+        {"GRADEML_GATEWAY_ENDPOINT": f"127.0.0.1:{ports[0]}"},
+        extra=servers.hasty("otlp_grpc/traces", queue_bytes=100_000),
+    )
+    taken: list[int] = []
+    refused: list[int] = []
+    while not refused:
+        trace = _unique_trace()
+        try:
+            _send(agent.otlp_http, _request(trace, padding=20_000))
+            taken.append(trace)
+        except urllib.error.HTTPError as error:
+            if error.code not in (429, 502, 503, 504):  # those after which OTLP sends again
+                raise
+            refused.append(trace)
+        assert len(taken) < 50
+    gateway = collector("file.yaml", ports=ports)
+
+    def arrived() -> set[str]:
+        return {span["traceId"] for span in _written(gateway.data / "traces.jsonl")}
+
+    servers.wait_until(lambda: len(arrived()) >= len(taken), "arriving of all that was taken")
+    assert arrived() == {f"{trace:032x}" for trace in taken}
+    assert len(taken) > 1
+    _send(agent.otlp_http, _request(refused[0]))
+    servers.wait_until(lambda: f"{refused[0]:032x}" in arrived(), "taking it after all")
+
+
+def test_a_gateway_whose_queue_is_full_throws_nothing_away_that_it_chose(collector: StartCollector) -> None:
+    """Behind tail sampling there is nobody who would come again."""
+    ports = servers.free_ports(3)
+    gateway = collector(
+        "gateway.yaml",
+        {
+            "GRADEML_JAEGER_ENDPOINT": f"127.0.0.1:{ports[0]}",
+            "GRADEML_SAMPLE_PERCENT": "99.9999",
+            "GRADEML_DECISION_WAIT": "1s",
+        },
+        extra=servers.hasty("otlp_grpc/jaeger", queue_bytes=100_000),
+    )
+    traces = [_unique_trace() for _ in range(20)]
+    for trace in traces:
+        _send(gateway.otlp_http, _request(trace, padding=20_000))
+    log = gateway.log
+    servers.wait_until(lambda: b"Exporting failed" in log.read_bytes(), "trying to send what was chosen")
+    backend = collector("file.yaml", ports=ports)
+
+    def arrived() -> set[str]:
+        return {span["traceId"] for span in _written(backend.data / "traces.jsonl")}
+
+    servers.wait_until(lambda: len(arrived()) == len(traces), "arriving of all that was chosen")
+
+
 def test_a_gateway_sends_the_same_to_tempo(collector: StartCollector) -> None:
     jaeger, tempo = collector("file.yaml"), collector("file.yaml")
     gateway = collector(
@@ -303,7 +360,7 @@ def _unique_trace() -> int:
     return int.from_bytes(os.urandom(16), "big") | 1 << 127
 
 
-def _request(trace: int, span_id: int | None = None) -> dict[str, Any]:
+def _request(trace: int, span_id: int | None = None, padding: int = 0) -> dict[str, Any]:
     now = time.time_ns()
     integers = {"arrayValue": {"values": [{"intValue": "3"}, {"intValue": "4"}]}}
     span = {
@@ -313,7 +370,10 @@ def _request(trace: int, span_id: int | None = None) -> dict[str, Any]:
         "kind": 1,
         "startTimeUnixNano": str(now - 1_000_000),
         "endTimeUnixNano": str(now),
-        "attributes": [{"key": "grademl.table.step", "value": integers}],
+        "attributes": [
+            {"key": "grademl.table.step", "value": integers},
+            {"key": "padding", "value": {"stringValue": "x" * padding}},
+        ],
     }
     service = {"key": "service.name", "value": {"stringValue": "collector-config-test"}}
     return {

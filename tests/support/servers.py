@@ -349,9 +349,13 @@ def with_fresh_ports(attempt: Callable[[], S]) -> S:
     raise AssertionError("unreachable")
 
 
-def hasty(*exporters: str) -> str:
-    """Return YAML after which these exporters of collector-config/ send at once, and try again at once."""
-    return "exporters:\n" + "".join(HASTE.format(exporter=exporter) for exporter in exporters)
+def hasty(*exporters: str, queue_bytes: int | None = None) -> str:
+    """Return YAML after which these exporters of collector-config/ send at once, and try again at once.
+
+    ``queue_bytes`` is how much has room in the queue of each.
+    """
+    small = "" if queue_bytes is None else SMALL.format(all=queue_bytes, part=queue_bytes // 2)
+    return "exporters:\n" + "".join(HASTE.format(exporter=exporter) + small for exporter in exporters)
 
 
 HASTE = """\
@@ -362,6 +366,12 @@ HASTE = """\
     sending_queue:
       batch:
         flush_timeout: 100ms
+"""
+
+SMALL = """\
+        min_size: 1000
+        max_size: {part}
+      queue_size: {all}
 """
 
 QUIET = """\
