@@ -47,6 +47,7 @@ def pytest_sessionstart() -> None:
         "jupyter_client",
         "nbclient",
         "pandas",
+        "pynvml",
         "viztracer",
     )
     missing = [name for name in wanted if find_spec(name) is None]

@@ -90,7 +90,10 @@ class NvidiaGpu:
     def close(self) -> None:
         """Let go of its events."""
         if self._events is not None and self._generation == self._library.generation:
-            self._library.api.nvmlEventSetFree(self._events)
+            try:
+                self._library.api.nvmlEventSetFree(self._events)
+            except Exception:
+                pass  # the library was closed, and has freed it
         self._events = None
         self._generation = 0
 
