@@ -26,7 +26,7 @@ _MOST_DEVICES: Final = 256
 _MOST_NAMES: Final = 4096
 _GOOGLE: Final = "0x1ae0"
 _TPUS: Final = {
-    "0x0027": "TPU v2 or v3", "0x005e": "TPU v4", "0x0062": "TPU v5p", "0x0063": "TPU v5e", 
+    "0x0027": "TPU v2 or v3", "0x005e": "TPU v4", "0x0062": "TPU v5p", "0x0063": "TPU v5e",
     "0x006f": "TPU v6e", "0x0076": "TPU7x",
 }  # fmt: skip
 _INTEL: Final = "0x8086"
@@ -143,7 +143,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 def _memory_told_by_torch(facts: Facts, modules: Mapping[str, Any]) -> Facts:
-    """NVIDIA's kernel module does not tell it; a PyTorch that has initialized CUDA does, of this rank's device.
+    """What NVIDIA's kernel module does not tell; a PyTorch that has initialized CUDA does, of its device.
 
     Only where all devices are of one model, so that it is the memory of each.
     """

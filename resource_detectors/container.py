@@ -59,7 +59,7 @@ def container_facts(environ: Mapping[str, str], proc: str = "/proc", root: str =
 def _of_group(proc: str) -> tuple[str, str]:
     """The id in the path of a control group, and that path."""
     for line in files.read_text_lines(f"{proc}/self/cgroup"):
-        path = line.rpartition(":")[2].strip()
+        path = line.split(":", 2)[-1].strip()
         match = re.search(_OF_CGROUP, path) if len(path) >= 64 else None
         if match:
             return match[1], path

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 Section = dict[str, str]
-"""Values by ``section.key`` or ``section.subsection.key``, in lower case but the subsection; the last one wins."""
+"""Values by ``section.key`` or ``section.subsection.key``; the last wins. Subsections keep their case."""
 
 _SECTION: Final = re.compile(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\](.*)')
 _VALUE: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*(?:=(.*))?$")

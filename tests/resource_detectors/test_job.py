@@ -13,7 +13,8 @@ from grademl_otel.resource_detectors.detectors import JobResourceDetector
 
 LAUNCHERS = (
     "SLURM", "TORCHELASTIC", "RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI", "PMI", "MPI_", "MV2", "JSM", "LSB",
-    "PBS", "RAY_", "KUBERNETES", "JOB_COMPLETION_INDEX",
+    "PBS", "RAY_", "KUBERNETES", "JOB_COMPLETION_INDEX", "SM_", "TRAINING_JOB", "CLOUD_ML", "AZUREML", "FLUX",
+    "HOROVOD", "POD_", "NODE_NAME", "GROUP_WORLD_SIZE",
 )  # fmt: skip
 
 
@@ -96,10 +97,42 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-0", "JOB_COMPLETION_INDEX": "0"},
-            {"k8s.pod.name": "train-0", "grademl.job.index": "0"},
+            {"k8s.pod.name": "train-0", "grademl.job.index": "0", "grademl.job.platform": "kubernetes"},
         ),
+        (
+            {"RAY_JOB_ID": "01000000", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2",
+             "RAY_NODE_ID": "ab"},
+            {"grademl.job.launcher": "ray", "grademl.job.rank": 1, "grademl.job.id": "01000000",
+             "grademl.job.platform": "ray", "grademl.job.node": "ab"},
+        ),
+        ({"RAY_JOB_ID": "01000000"}, {"grademl.job.platform": "ray"}),
+        (
+            {"SM_CURRENT_HOST": "algo-2", "SM_HOSTS": '["algo-1", "algo-2"]', "TRAINING_JOB_NAME": "t-1",
+             "TORCHELASTIC_RUN_ID": "none", "RANK": "8", "WORLD_SIZE": "16"},
+            {"grademl.job.platform": "sagemaker", "grademl.job.node": "algo-2", "grademl.job.nodes": 2,
+             "grademl.job.id": "t-1", "grademl.job.name": "t-1", "grademl.job.launcher": "torchrun"},
+        ),
+        ({"SM_CURRENT_HOST": "a", "SM_HOSTS": "[" * 90_000}, {"grademl.job.platform": "sagemaker"}),
+        ({"CLOUD_ML_JOB_ID": "9"}, {"grademl.job.platform": "vertex_ai", "grademl.job.id": "9"}),
+        ({"AZUREML_RUN_ID": "a_1"}, {"grademl.job.platform": "azure_ml", "grademl.job.id": "a_1"}),
+        (
+            {"FLUX_JOB_ID": "f1", "FLUX_TASK_RANK": "3", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_SIZE": "4",
+             "FLUX_JOB_NNODES": "2"},
+            {"grademl.job.launcher": "flux", "grademl.job.rank": 3, "grademl.job.nodes": 2,
+             "grademl.local_rank": 1},
+        ),
+        (
+            {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"},
+            {"grademl.job.launcher": "horovod", "grademl.job.world_size": 2},
+        ),
+        ({"PBS_JOBID": "4.s", "PBS_ARRAYID": "2"}, {"grademl.job.platform": "pbs", "grademl.job.index": "2"}),
+        (
+            {"TORCHELASTIC_RUN_ID": "e", "RANK": "0", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
+            {"grademl.job.nodes": 2},
+        ),
+        ({"SLURM_JOB_NAME": "n\udc80\n" + "x" * 999}, {"grademl.job.name": "n\\udc80 " + "x" * 248}),
     ],
-)
+)  # fmt: skip
 def test_what_else_launchers_say(
     variables: dict[str, str], facts: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
