@@ -8,16 +8,13 @@ relay for that; there this is silent, see `observer`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any
 
 from opentelemetry import metrics
 from opentelemetry.environment_variables import OTEL_METRICS_EXPORTER
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from grademl_otel.catalog import gpu, sampler
-from grademl_otel.catalog.metric import COUNTER, GAUGE, Metric
 from grademl_otel.config import GPU_INSTRUMENTOR_NAME, Settings, disabled
 from grademl_otel.instrumentations.gpu.observer import Observer
 from grademl_otel.messages import warn
@@ -25,9 +22,6 @@ from grademl_otel.semconv import SCOPE_NAME
 from grademl_otel.version import __version__
 
 __all__ = ["GpuInstrumentor"]
-
-_ROWS: Final = {metric.name: metric for metric in reversed(gpu.METRICS + sampler.METRICS)}
-"""One for each name: an instrument has one description."""
 
 
 class GpuInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -47,37 +41,25 @@ class GpuInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             provider = kwargs.get("meter_provider")
             if not _wanted(of_its_own=provider is not None):
                 return
-            observer = self._observer
-            if observer is None:  # instruments cannot be taken back; those that are there ask this one
-                observer = self._observer = Observer()
-            meter = metrics.get_meter(SCOPE_NAME, __version__, provider)
-            for metric in reversed(_ROWS.values()):
-                _create(meter, metric, observer)
-            observer.resume(provider)
+            if self._observer is None:  # instruments cannot be taken back; those that are there ask this one
+                self._observer = Observer()
+            self._observer.resume(metrics.get_meter(SCOPE_NAME, __version__, provider))
         except Exception as error:
             warn(f"GPUs are not sampled: {type(error).__name__}: {error}")
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        observer = self._observer
         try:
-            if observer is not None:
-                observer.pause()
+            if self._observer is not None:
+                self._observer.pause()
         except Exception as error:
             warn(f"GPUs are sampled on: {type(error).__name__}: {error}")
 
 
 def _wanted(of_its_own: bool) -> bool:
-    """Whether settings let GPUs be sampled; metrics that go nowhere matter where nobody named a provider."""
-    if disabled(os.environ, GPU_INSTRUMENTOR_NAME) or not Settings.from_env().gpu_interval_s:
+    """Whether settings let GPUs be sampled; that metrics go nowhere matters where nobody named a provider."""
+    environ = os.environ
+    if disabled(environ, GPU_INSTRUMENTOR_NAME):
         return False
-    return of_its_own or os.environ.get(OTEL_METRICS_EXPORTER, "").strip().lower() != "none"
-
-
-def _create(meter: metrics.Meter, metric: Metric, observer: Observer) -> None:
-    callbacks: list[Callable[..., Any]] = [partial(observer.observe, metric.name)]
-    if metric.kind == GAUGE:
-        meter.create_observable_gauge(metric.name, callbacks, metric.unit, metric.description)
-    elif metric.kind == COUNTER:
-        meter.create_observable_counter(metric.name, callbacks, metric.unit, metric.description)
-    else:
-        meter.create_observable_up_down_counter(metric.name, callbacks, metric.unit, metric.description)
+    if environ.get("GRADEML_GPU_INTERVAL") and not Settings.from_env().gpu_interval_s:
+        return False
+    return of_its_own or environ.get(OTEL_METRICS_EXPORTER, "").strip().lower() != "none"

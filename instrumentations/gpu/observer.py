@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the observable instruments of a process tell of GPUs, and whether this process is the one to tell it.
 
-Nothing is loaded or started before metrics are collected for the first time; that collection gets nothing,
-the next one what was read in between. Silent are
+At first there is one instrument that never has a value. When metrics are collected for the first time it has
+a thread make those of the catalog, and start to sample; what was read is there for the next collection.
+Nothing is loaded before, so that programs that end soon pay nothing. Silent are
 
 * a process whose training is recorded by a relay, which samples for all ranks, and workers of its loaders;
 * a process beside a relay that sends this host's metrics to the same place;
@@ -17,20 +18,22 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from grademl_otel.catalog.metric import COUNTER
 from grademl_otel.messages import complain, warn
 
 if TYPE_CHECKING:
+    from grademl_otel.catalog.metric import Metric
     from grademl_otel.config import Settings
     from grademl_otel.sampling.election import Elections
     from grademl_otel.sampling.sampler import Sample, Sampler
 
+_TRIGGER: Final = "grademl.gpu.collection"
 _LIBRARIES: Final = ("pynvml", "amdsmi")
 _STOP_S: Final = 0.1
 """A reading that goes on may end before its library is unloaded; a program's end is not held up for more."""
@@ -42,9 +45,10 @@ class Observer:
     def __init__(self) -> None:
         self._on = False
         self._over = False
-        self._provider: Any = None
+        self._meter: Meter | None = None
+        self._prepared = False
+        """A thread makes the instruments in `_meter`, or has made them."""
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._sampler: Sampler | None = None
         self._elections: Elections | None = None
         self._settings: Settings | None = None
@@ -57,11 +61,12 @@ class Observer:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
-    def resume(self, provider: Any) -> None:
-        """Answer from now on; ``provider`` is the meter provider, None: the global one."""
-        self._provider = provider
+    def resume(self, meter: Meter) -> None:
+        """Answer from now on, through instruments of ``meter``."""
+        self._meter, self._prepared = meter, False
         self._on = True
         self._watch_end()
+        meter.create_observable_gauge(_TRIGGER, [self._collected], "1", "Never has a value.")
 
     def pause(self) -> None:
         """Answer nothing from now on, and let go of everything."""
@@ -73,7 +78,7 @@ class Observer:
 
     def observe(self, name: str, options: CallbackOptions) -> Sequence[Observation]:
         """Return what is known of the metric ``name``; the callback of its instrument."""
-        if not self._on or self._over or _program_ends():
+        if not self._is_on():
             return ()
         try:
             with self._lock:
@@ -83,18 +88,65 @@ class Observer:
                 self._told.add(name)
                 return self._found.get(name, ())
         except Exception as error:
-            self._on = False
-            warn(f"GPUs are not sampled: {type(error).__name__}: {error}")
+            self._give_up(error)
             return ()
+
+    def _is_on(self) -> bool:
+        return self._on and not self._over and not _program_ends()
+
+    def _give_up(self, error: Exception) -> None:
+        self._on = False
+        warn(f"GPUs are not sampled: {type(error).__name__}: {error}")
+
+    # --- The first collection ---------------------------------------------------------------------------
+
+    def _collected(self, options: CallbackOptions) -> Sequence[Observation]:
+        """Metrics are being collected; the callback of the instrument that is there from the start."""
+        if self._prepared or not self._is_on() or _of_a_relay():
+            return ()
+        try:
+            if _libraries():
+                self._prepared = True
+                # Not here: whoever collects has locked the list of instruments, and should not wait.
+                threading.Thread(target=self._prepare, name="grademl gpu", daemon=True).start()
+            else:
+                self._on = False
+        except Exception as error:
+            self._give_up(error)
+        return ()
+
+    def _prepare(self) -> None:
+        """In a thread of its own: make the instruments, and begin to sample."""
+        try:
+            from grademl_otel.catalog import gpu, sampler
+
+            # One for each name, with the description of the first row.
+            for metric in {row.name: row for row in reversed(gpu.METRICS + sampler.METRICS)}.values():
+                self._create(metric)
+            with self._lock:
+                if self._is_on():
+                    self._collect()
+        except Exception as error:
+            self._give_up(error)
+
+    def _create(self, metric: Metric) -> None:
+        from grademl_otel.catalog.metric import COUNTER, GAUGE
+
+        meter, callbacks = self._meter, [partial(self.observe, metric.name)]
+        if meter is None:
+            return
+        if metric.kind == GAUGE:
+            meter.create_observable_gauge(metric.name, callbacks, metric.unit, metric.description)
+        elif metric.kind == COUNTER:
+            meter.create_observable_counter(metric.name, callbacks, metric.unit, metric.description)
+        else:
+            meter.create_observable_up_down_counter(metric.name, callbacks, metric.unit, metric.description)
 
     # --- Who samples ------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
         """A collection begins: see who samples, and note what was read last."""
         self._found = {}
-        if not _libraries():
-            self._on = False
-            return
         if self._others_tell():
             self._rest(0.0)
             return
@@ -104,8 +156,7 @@ class Observer:
             self._found = self._totals.observations(samples)
 
     def _others_tell(self) -> bool:
-        lifecycle = sys.modules.get("grademl_otel.lifecycle")
-        if lifecycle is not None and (lifecycle.session.has_relay or lifecycle.session.in_worker):
+        if _of_a_relay():
             return True
         from grademl_otel.sampling import election
 
@@ -145,7 +196,7 @@ class Observer:
         from grademl_otel.instrumentations.gpu import providers
         from grademl_otel.sampling.sampler import Sampler
 
-        self._watch_end()  # a provider that came after us would end before us otherwise
+        self._watch_end()  # before the end of a provider that came after us
         self._sampler = Sampler(providers(), self._read_settings().gpu_interval_s, warn)
         self._sampler.start()
 
@@ -178,6 +229,7 @@ class Observer:
         """In a forked child: threads and devices are the parent's; ours start with our own collections."""
         self._inherited.append((self._sampler, self._lock))
         self._lock = threading.Lock()
+        self._prepared = False  # the parent's thread may have been at it
         if self._sampler is not None:
             self._totals.carry()
         self._sampler = None
@@ -193,6 +245,8 @@ class _Totals:
 
     def observations(self, samples: Iterable[Sample]) -> dict[str, list[Observation]]:
         """Return ``samples`` by the name of their metric."""
+        from grademl_otel.catalog.metric import COUNTER
+
         found: dict[str, list[Observation]] = {}
         for sample in samples:
             series, value = sample.series, sample.value
@@ -207,6 +261,12 @@ class _Totals:
     def carry(self) -> None:
         """Sampling ends: what comes next is added to what there was."""
         self._before.update(self._last)
+
+
+def _of_a_relay() -> bool:
+    """Whether a relay samples for this process, or for the one of which it is a worker."""
+    lifecycle = sys.modules.get("grademl_otel.lifecycle")
+    return lifecycle is not None and (lifecycle.session.has_relay or lifecycle.session.in_worker)
 
 
 def _libraries() -> bool:
