@@ -176,11 +176,12 @@ def spooled_requests(scene: Scene, signal: str = "traces") -> list[bytes]:
 
 
 def last_metrics(store: Path) -> dict[str, list[dict[str, Any]]]:
-    """Points of each metric in the last line of the file store."""
+    """Points of each metric of the run itself, in the last line of the file store that has any."""
     (path,) = store.glob("*/metrics.jsonl")
-    line = json.loads(path.read_bytes().split(b"\n")[-2])  # the last that is whole
-    metrics = line["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
-    return {each["name"]: (each.get("sum") or each["histogram"])["dataPoints"] for each in metrics}
+    lines = [line for line in path.read_bytes().split(b"\n")[:-1] if semconv.METRIC_STEPS.encode() in line]
+    metrics = json.loads(lines[-1])["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+    data = {each["name"]: each.get("sum") or each.get("gauge") or each["histogram"] for each in metrics}
+    return {name: each["dataPoints"] for name, each in data.items()}
 
 
 def unsent(store: Path) -> dict[str, int]:
