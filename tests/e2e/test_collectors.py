@@ -29,6 +29,7 @@ import pytest
 import trustme
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from grademl_otel import semconv
 from tests.support.deaths import Scene, as_root, in_private_mounts, ours, theirs
 from tests.support.otlp_server import Answer, Receiver, grpc_receiver, http_receiver, spans_of
 from tests.support.rawspans import read_lines
