@@ -57,13 +57,23 @@ def _write(name: str, content: str = "changed\n") -> Callable[[Path], None]:
 
 
 def _run(*arguments: str) -> Callable[[Path], None]:
-    return lambda folder: git(folder, *arguments) and None
+    def change(folder: Path) -> None:
+        git(folder, *arguments)
+
+    return change
 
 
 def _same_size_and_time(folder: Path) -> None:
     status = (folder / "a.py").stat()
     (folder / "a.py").write_text("ONE\n")
     os.utime(folder / "a.py", ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _run_or_fail(*arguments: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        git(folder, *arguments, check=False)
+
+    return change
 
 
 def _gone(folder: Path) -> None:
@@ -124,7 +134,7 @@ STATES: dict[str, Callable[[Path], object]] = {
     "a conflict": _both(
         _run("checkout", "-q", "-b", "other"), _write("a.py", "x\n"), _run("commit", "-qam", "2"),
         _run("checkout", "-q", "main"), _write("a.py", "y\n"), _run("commit", "-qam", "3"),
-        lambda folder: git(folder, "merge", "-q", "other", check=False),
+        _run_or_fail("merge", "-q", "other"),
     ),
     "stashed": _both(_write("a.py"), _run("stash", "-q")),
     "the index without what it knows of trees": _both(_write("pkg/b.py"), _run("commit", "-qam", "2"),
@@ -399,7 +409,7 @@ def test_the_search_stops_at_what_another_owner_has_put_there(
             return os.stat_result((*status[:4], other, *status[5:]))
         return status
 
-    monkeypatch.setattr(repository.os, "lstat", lstat)
+    monkeypatch.setattr(os, "lstat", lstat)
     assert repository.find(str(work / "pkg/deep")) is None
 
 
