@@ -305,6 +305,40 @@ def test_a_gateway_whose_queue_is_full_throws_nothing_away_that_it_chose(collect
     servers.wait_until(lambda: len(arrived()) == len(traces), "arriving of all that was chosen")
 
 
+def test_a_gateway_keeps_outliers_within_limits(collector: StartCollector) -> None:
+    backend = collector("file.yaml")
+    gateway = collector(
+        "gateway.yaml",
+        {
+            "GRADEML_JAEGER_ENDPOINT": backend.endpoint,
+            "GRADEML_SAMPLE_PERCENT": "0",
+            "GRADEML_SAMPLE_OUTLIERS": "1",
+            "GRADEML_DECISION_WAIT": "1s",
+        },
+        extra=servers.hasty("otlp_grpc/jaeger"),
+    )
+    for _ in range(30):
+        request = _request(_unique_trace())
+        spans = _spans(request)
+        spans[0]["attributes"].append({"key": "grademl.step.outlier", "value": {"boolValue": True}})
+        spans += [{**spans[0], "spanId": f"{number:016x}"} for number in range(1, 400)]
+        request["resourceSpans"][0]["scopeSpans"][0]["spans"] = spans
+        _send(gateway.otlp_http, request)
+    written = backend.data / "traces.jsonl"
+    within = 10_000 // 400
+    servers.wait_until(lambda: len(_written(written)) >= within * 400, "keeping some")
+    gateway.stop()  # nothing is undecided any more
+    failed = _unique_trace()
+    request = _request(failed)
+    _spans(request)[0]["status"] = {"code": 2}
+    with servers.stopping(gateway.again()) as again:
+        _send(again.otlp_http, request)
+        servers.wait_until(
+            lambda: f"{failed:032x}" in {span["traceId"] for span in _written(written)}, "keeping what failed"
+        )
+    assert len({span["traceId"] for span in _written(written)}) == within + 1
+
+
 def test_a_gateway_sends_the_same_to_tempo(collector: StartCollector) -> None:
     jaeger, tempo = collector("file.yaml"), collector("file.yaml")
     gateway = collector(

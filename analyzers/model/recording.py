@@ -114,7 +114,7 @@ def kept_by_gateway(
     sent_steps = count(len({number for _, number in sent}), "training step")
     line = (
         f"a gateway kept the detail of {len(kept):,} of {sent_steps}: {min(sampled.values()):g} % of all, and"
-        " those that failed, were slow or outliers; whether phases are missing in them is not known"
+        " those that failed, were slow or stood out; whether phases are missing in them is not known"
     )
     return [line], lacking
 

@@ -265,9 +265,9 @@ def start_prometheus(folder: Path) -> Prometheus:
 
 
 @contextmanager
-def stopping(server: Server) -> Iterator[None]:
+def stopping(server: S) -> Iterator[S]:
     try:
-        yield
+        yield server
     finally:
         server.stop()
 
