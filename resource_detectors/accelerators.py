@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors import files
-from grademl_otel.resource_detectors.budget import Budget
 from grademl_otel.resource_detectors.facts import Facts, collect
 from grademl_otel.resource_detectors.places import Places, any_accelerator
 
@@ -54,13 +53,13 @@ class Found(NamedTuple):
 
 def accelerator_facts(
     environ: Mapping[str, str],
-    budget: Budget,
+    seconds: float,
     places: Places | None = None,
     modules: Mapping[str, Any] | None = None,
 ) -> Facts:
     """Return model, number, memory, driver and runtime of the accelerators; empty where there are none.
 
-    A driver that does not answer within the budget is not waited for.
+    A driver that does not answer within ``seconds`` is not waited for.
     """
     places = Places() if places is None else places
     modules = sys.modules if modules is None else modules
@@ -71,7 +70,7 @@ def accelerator_facts(
         target=lambda: said.append(_facts(environ, places, modules)), name="grademl-accelerators", daemon=True
     )
     looking.start()
-    looking.join(max(0.0, budget.left()))
+    looking.join(seconds)
     if not said:
         return {}
     return said[0] | collect([lambda: _memory_told_by_torch(said[0], modules)])

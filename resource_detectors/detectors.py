@@ -17,7 +17,7 @@ from grademl_otel.identity import launcher_of, place_from_environment
 from grademl_otel.resource_detectors.accelerators import accelerator_facts
 from grademl_otel.resource_detectors.budget import Budget
 from grademl_otel.resource_detectors.container import container_facts
-from grademl_otel.resource_detectors.facts import WITH_ACCELERATORS_S, Facts
+from grademl_otel.resource_detectors.facts import SECONDS, Facts
 from grademl_otel.resource_detectors.frameworks import framework_facts
 from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
 from grademl_otel.resource_detectors.launcher import job_facts
@@ -59,21 +59,21 @@ class AcceleratorResourceDetector(_FactsDetector):
     """Model, number, memory and driver of the accelerators."""
 
     def _facts(self) -> Facts:
-        return accelerator_facts(os.environ, Budget(WITH_ACCELERATORS_S))
+        return accelerator_facts(os.environ, SECONDS)
 
 
 class FrameworkResourceDetector(_FactsDetector):
     """Versions of the installed frameworks and of Python."""
 
     def _facts(self) -> Facts:
-        return framework_facts(Budget(WITH_ACCELERATORS_S))
+        return framework_facts(Budget(SECONDS))
 
 
 class SourceResourceDetector(_FactsDetector):
     """Commit, branch and repository of the program."""
 
     def _facts(self) -> Facts:
-        return source_facts(Budget(WITH_ACCELERATORS_S))
+        return source_facts(SECONDS)
 
 
 class ContainerResourceDetector(_FactsDetector):

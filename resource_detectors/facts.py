@@ -12,9 +12,10 @@ from grademl_otel.resource_detectors.budget import Budget
 Fact = str | bool | int | list[str]
 Facts = dict[str, Fact]
 
-WITH_ACCELERATORS_S: Final = 0.05
-"""What all of it may cost once in the life of a process."""
-WITHOUT_ACCELERATORS_S: Final = 0.005
+SECONDS: Final = 0.04
+"""What one detector may cost on a host with accelerators."""
+SECONDS_WITHOUT: Final = 0.003
+"""On another host: there, all of it is to cost less than 5 ms."""
 
 
 def facts(environ: Mapping[str, str] | None = None) -> Facts:
@@ -38,15 +39,14 @@ def look(environ: Mapping[str, str]) -> Facts:
     from grademl_otel.resource_detectors.source import source_facts
 
     some = any_accelerator()
-    budget = Budget(WITH_ACCELERATORS_S if some else WITHOUT_ACCELERATORS_S)
-    # The source comes last: what of it takes long is left out when the time is up.
+    seconds = SECONDS if some else SECONDS_WITHOUT
     return collect(
         [
             lambda: container_facts(environ),
             lambda: _pod(environ),
-            lambda: _accelerators(environ, budget) if some else {},
-            lambda: framework_facts(budget),
-            lambda: source_facts(budget),
+            lambda: _accelerators(environ) if some else {},
+            lambda: framework_facts(Budget(seconds)),
+            lambda: source_facts(seconds),
         ]
     )
 
@@ -59,10 +59,10 @@ def _pod(environ: Mapping[str, str]) -> Facts:
     return kubernetes_facts(environ)
 
 
-def _accelerators(environ: Mapping[str, str], budget: Budget) -> Facts:
+def _accelerators(environ: Mapping[str, str]) -> Facts:
     from grademl_otel.resource_detectors.accelerators import accelerator_facts
 
-    return accelerator_facts(environ, budget)
+    return accelerator_facts(environ, SECONDS)
 
 
 def collect(parts: Iterable[Callable[[], Facts]]) -> Facts:

@@ -6,19 +6,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors import files
 from grademl_otel.resource_detectors.budget import Budget, OverBudget
 from grademl_otel.resource_detectors.facts import Facts, collect
 
+if TYPE_CHECKING:
+    from grademl_otel.resource_detectors.git.repository import Repository
+
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _NOT_A_FILE: Final = ("", "-", "-c", "-m")
 
 
-def source_facts(budget: Budget, program: str | None = None) -> Facts:
+def source_facts(seconds: float, program: str | None = None) -> Facts:
     """Return what the repository of ``program`` says, the program that runs when it is None.
+
+    ``seconds`` is what looking for changes may cost; the rest is a few small files.
 
     Of a program that is installed, or has no file, the repository of the working folder is meant.
     """
@@ -44,18 +49,16 @@ def source_facts(budget: Budget, program: str | None = None) -> Facts:
         facts[semconv.SOURCE_BRANCH] = files.text(at.branch)
     guarded: tuple[Callable[[], Facts], ...] = (
         lambda: {semconv.SOURCE_REPOSITORY: urls.repository_url(found.settings, branch)},
-        lambda: _dirty(found, budget, os.fsencode(program) if own else None) if at.revision else {},
+        lambda: _dirty(found, seconds, os.fsencode(program) if own else None) if at.revision else {},
     )
     return facts | collect(guarded)
 
 
-def _dirty(found: object, budget: Budget, program: bytes | None) -> Facts:
+def _dirty(found: Repository, seconds: float, program: bytes | None) -> Facts:
     from grademl_otel.resource_detectors.git.changes import dirty
-    from grademl_otel.resource_detectors.git.repository import Repository
 
-    assert isinstance(found, Repository)
     try:
-        told = dirty(found, budget, program)
+        told = dirty(found, Budget(seconds), program)
     except OverBudget:
         return {}
     return {} if told is None else {semconv.SOURCE_DIRTY: told}

@@ -13,7 +13,6 @@ import pytest
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors.accelerators import accelerator_facts
-from grademl_otel.resource_detectors.budget import Budget
 from grademl_otel.resource_detectors.facts import Facts
 from grademl_otel.resource_detectors.places import Places, any_accelerator
 
@@ -28,7 +27,7 @@ def tree(folder: Path, files: dict[str, str]) -> Places:
 
 
 def facts(places: Places, environ: dict[str, str] | None = None, **modules: Any) -> Facts:
-    return accelerator_facts(environ or {}, Budget(10), places, modules)
+    return accelerator_facts(environ or {}, 10, places, modules)
 
 
 def gpu(
@@ -281,7 +280,7 @@ def test_a_driver_that_does_not_answer_is_left_behind(
 
     monkeypatch.setattr(accelerators, "_nvidia", hangs)
     before = set(threading.enumerate())
-    assert accelerator_facts({}, Budget(0.02), tree(tmp_path, NVIDIA | EIGHT), {}) == {}
+    assert accelerator_facts({}, 0.02, tree(tmp_path, NVIDIA | EIGHT), {}) == {}
     (left,) = set(threading.enumerate()) - before
     assert left.daemon
     answer.set()

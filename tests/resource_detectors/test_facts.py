@@ -79,11 +79,11 @@ def _everything(folder: Path, environ: dict[str, str]) -> Facts:
     )
     return collect(
         [
-            lambda: accelerator_facts(environ, Budget(10), places, {}),
+            lambda: accelerator_facts(environ, 10, places, {}),
             lambda: job_facts(environ),
             lambda: kubernetes_facts(environ, places.proc, str(folder / "root")),
             lambda: framework_facts(Budget(10)),
-            lambda: source_facts(Budget(10), str(repository / "a.py")),
+            lambda: source_facts(10, str(repository / "a.py")),
             lambda: container_facts(environ, places.proc, str(folder / "root")),
         ]
     )
