@@ -13,9 +13,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
-from benchmarks import conversion, graph, longrun, micro, querying, sources, startup, tables
+from benchmarks import (
+    conversion,
+    detectors,
+    graph,
+    longrun,
+    micro,
+    querying,
+    sampling,
+    sources,
+    startup,
+    tables,
+)
 from benchmarks.interleaved import compare
 from benchmarks.tables import Table, duration, ratio, size
 from benchmarks.ways import AGAIN, EVERYTHING, PLAIN, PROFILER, RECORDED, SDK, Worker, workers
@@ -39,8 +51,13 @@ class Extent:
     """Where the growth up to three million spans is drawn; None: it is not measured."""
     paths: Path | None
     """The same of critical paths."""
+    blocks: int
+    """Of sampling."""
+    block_s: float
     hta: str | None = None
     """A Python that has Holistic Trace Analysis."""
+    collector: Path | None = None
+    """A Collector that has hostmetrics."""
 
 
 FULL = Extent(
@@ -51,9 +68,19 @@ FULL = Extent(
     traces=1_000,
     plot=sources.PLOT,
     paths=graph.PLOT,
+    blocks=5,
+    block_s=60.0,
 )
 QUICK = Extent(
-    rounds=4, seconds_per_way=0.5, long_run=5_000, model_batches=2, traces=20, plot=None, paths=None
+    rounds=4,
+    seconds_per_way=0.5,
+    long_run=5_000,
+    model_batches=2,
+    traces=20,
+    plot=None,
+    paths=None,
+    blocks=2,
+    block_s=5.0,
 )
 
 
@@ -150,8 +177,18 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
     "graph": lambda folder, extent: graph.measure(
         folder, 1_000 * extent.traces, max(1, extent.rounds // 5), extent.paths, extent.hta
     ),
+    "sampling": lambda folder, extent: chain(
+        sampling.measure(folder / "host", extent.blocks, extent.block_s, extent.collector),
+        [detectors.measure(folder / "facts", 2 * extent.rounds)],
+    ),
 }
-_PLACES = {"read": tables.READING, "pull": tables.READING, "graph": tables.GRAPH, "query": tables.QUERY}
+_PLACES = {
+    "read": tables.READING,
+    "pull": tables.READING,
+    "graph": tables.GRAPH,
+    "query": tables.QUERY,
+    "sampling": tables.SAMPLING,
+}
 
 
 def main() -> int:
@@ -162,9 +199,13 @@ def main() -> int:
     parser.add_argument(
         "--hta", help="a Python that has HolisticTraceAnalysis, to measure beside ours (graph)"
     )
+    parser.add_argument(
+        "--collector", type=Path, help="a Collector that has hostmetrics, to measure beside ours (sampling)"
+    )
     arguments = parser.parse_args()
-    extent = replace(QUICK if arguments.quick else FULL, hta=arguments.hta)
-    told = ["PYTHON" if each == arguments.hta else each for each in sys.argv[1:]]  # no place of this machine
+    extent = replace(QUICK if arguments.quick else FULL, hta=arguments.hta, collector=arguments.collector)
+    places = {arguments.hta: "PYTHON", str(arguments.collector): "OTELCOL"}
+    told = [places.get(each, each) for each in sys.argv[1:]]  # no place of this machine
     heading = tables.heading(" ".join(["python -m benchmarks", *told]))
     results: dict[tuple[str, str], list[str]] = {}
     print(heading, flush=True)

@@ -22,6 +22,8 @@ GRAPH = ("<!-- graph -->", "<!-- end of graph -->")
 """The same of critical paths."""
 QUERY = ("<!-- query -->", "<!-- end of query -->")
 """The same of queries."""
+SAMPLING = ("<!-- sampling -->", "<!-- end of sampling -->")
+"""The same of sampling a host, and of finding out what it is."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def test_a_row_is_as_wide_as_the_head() -> None:
 
 def test_the_page_of_this_repository_has_a_place_for_them() -> None:
     text = tables.PAGE.read_text("utf-8")
-    for mark in (BEGIN, END, *tables.READING, *tables.GRAPH):
+    for mark in (BEGIN, END, *tables.READING, *tables.GRAPH, *tables.QUERY, *tables.SAMPLING):
         assert text.count(mark) == 1
 
 

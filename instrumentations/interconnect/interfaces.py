@@ -47,12 +47,13 @@ _COLUMNS: Final[tuple[tuple[int, str, Metric, str], ...]] = (
     (11, "tx_dropped", catalog.DROPPED, catalog.TRANSMIT),
 )
 """Place in a line of ``/proc/net/dev``, name of the file in ``statistics``, metric, direction."""
+_PLACES: Final = tuple(place for place, _, _, _ in _COLUMNS)
 
 
 class _Interface:
     """One that is reported by itself."""
 
-    __slots__ = ("_line", "_paths", "_readings", "_runnings", "series")
+    __slots__ = ("_line", "_numbers", "_paths", "_readings", "_runnings", "series")
 
     def __init__(self, name: str, folder: str):
         device = shown(name)
@@ -63,7 +64,9 @@ class _Interface:
             for _, _, metric, direction in _COLUMNS
         ]
         self._line = b""
-        self._readings: list[Reading] = []
+        self._numbers = [-1] * len(_COLUMNS)
+        """What it said last, and in the following what that came to."""
+        self._readings: list[Reading] = [(series, 0) for series in self.series]
 
     def limit(self, limit: float | None) -> None:
         """Set what it carries, in By/s."""
@@ -72,7 +75,7 @@ class _Interface:
     def of_line(self, line: bytes) -> list[Reading]:
         """Return its readings, of the numbers of its line. Raises ValueError where these are none."""
         if line != self._line:
-            self._readings = self._of_numbers(_numbers(line))
+            self._of_numbers(_numbers(line))
             self._line = line
         return self._readings
 
@@ -82,10 +85,13 @@ class _Interface:
         return self._of_numbers([_number(read_bytes(path)) for path in self._paths])
 
     def _of_numbers(self, numbers: list[int]) -> list[Reading]:
-        return [
-            (series, running.add(raw))
-            for series, running, raw in zip(self.series, self._runnings, numbers, strict=True)
-        ]
+        readings = self._readings.copy()
+        for column, (raw, last) in enumerate(zip(numbers, self._numbers, strict=True)):
+            if raw != last:  # errors and drops seldom change
+                readings[column] = self.series[column], self._runnings[column].add(raw)
+        self._numbers = numbers
+        self._readings = readings
+        return readings
 
 
 class _Others:
@@ -128,7 +134,10 @@ def _numbers(line: bytes) -> list[int]:
     fields = line.split()
     if len(fields) < _FIELDS:
         raise ValueError(f"a line of {len(fields)} numbers")
-    return [_number(fields[index]) for index, _, _, _ in _COLUMNS]
+    numbers = [fields[index] for index in _PLACES]
+    if not b"".join(numbers).isdigit():
+        raise ValueError(f"no numbers: {line[:80]!r}")
+    return list(map(int, numbers))
 
 
 class Traffic:
