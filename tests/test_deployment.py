@@ -10,8 +10,11 @@ import json
 import os
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +25,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import trustme
 import yaml
 
 from grademl_otel import semconv
@@ -33,6 +37,7 @@ from .support.pipeline import send
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "collector-config"
+DOCUMENT = ROOT / "docs" / "deployment.md"
 COMPOSE = CONFIGS / "compose" / "compose.yaml"
 KUBERNETES = CONFIGS / "kubernetes"
 KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")
@@ -358,6 +363,38 @@ def test_the_real_collector_accepts_what_a_pod_gives_it(
     assert done.returncode == 0, done.stderr
 
 
+# --- Between machines -------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_what_the_docs_say_of_tls_works(
+    collector: StartCollector, jaeger: servers.Jaeger, tmp_path: Path
+) -> None:
+    """Agent and gateway show each other certificates; without one, nobody sends."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(tmp_path / "tls.crt", append=True)
+    blocks = re.findall(r"^  ```yaml\n(.+?)^  ```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    of_gateway, of_agent = (textwrap.dedent(block).replace("/etc/otelcol", str(tmp_path)) for block in blocks)
+    gateway = collector(
+        "gateway.yaml",
+        {"GRADEML_JAEGER_ENDPOINT": jaeger.otlp_grpc.removeprefix("http://")},
+        extra=of_gateway,
+    )
+    port = gateway.otlp_grpc.rpartition(":")[2]
+    agent = collector("agent.yaml", {"GRADEML_GATEWAY_ENDPOINT": f"localhost:{port}"}, extra=of_agent)
+    send(agent.otlp_http, json.dumps(TRACE).encode())
+    found = f"{jaeger.query_url}/api/v3/traces/{TRACE_ID}?rawTraces=true"
+    servers.wait_until(lambda: _answer(found) is not None, "arriving in Jaeger")
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    assert _is_served(int(port), trusting) is False
+    trusting.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    assert _is_served(int(port), trusting) is True
+
+
 # --- Dashboards -------------------------------------------------------------------------------------------
 
 
@@ -522,6 +559,20 @@ def _answer(url: str) -> str | None:
             return body
     except urllib.error.HTTPError:
         return None
+
+
+def _is_served(port: int, context: ssl.SSLContext) -> bool:
+    """Whether the server on this port speaks HTTP/2 with who has this context, by its first frame."""
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection(("localhost", port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+            return bool(secure.recv(9))
+    except (ssl.SSLError, ConnectionError):
+        return False
 
 
 def _data_sources() -> list[Json]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example for Slurm is run as it is; in the place of Slurm's commands are some that start what they are given."""
+"""The example for Slurm is run as it is, with commands in the place of Slurm's that start what is asked."""
 
 from __future__ import annotations
 
