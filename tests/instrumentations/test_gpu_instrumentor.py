@@ -17,7 +17,13 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import Counter, MeterProvider, ObservableCounter
-from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    InMemoryMetricReader,
+    MetricExporter,
+    MetricExportResult,
+    PeriodicExportingMetricReader,
+)
 
 from grademl_otel.catalog import gpu as catalog
 from grademl_otel.digest import destination_digest
@@ -298,6 +304,51 @@ def test_a_program_at_its_end_tells_nothing(cards: list[Card], monkeypatch: pyte
     observer._end()
     assert collected(reader) == {}
     until(lambda: all(card.closed for card in cards))
+
+
+class Waiting(MetricExporter):
+    """Never gets through, and pauses between its tries as the SDK's exporters do."""
+
+    def __init__(self, over_http: bool) -> None:
+        super().__init__()
+        self.pause = threading.Event()
+        if over_http:
+            self._client = SimpleNamespace(_shutdown_event=self.pause)
+        else:
+            self._shutdown_in_progress = self.pause
+
+    def export(self, *_: Any, **__: Any) -> MetricExportResult:
+        return MetricExportResult.FAILURE
+
+    def force_flush(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def shutdown(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+@pytest.mark.parametrize("others", [False, True])
+def test_an_export_under_way_keeps_no_program_that_has_nothing_else_to_tell(
+    cards: list[Card], over_http: bool, others: bool
+) -> None:
+    exporter = Waiting(over_http)
+    reader = PeriodicExportingMetricReader(exporter, float("inf"))
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    requests = provider.get_meter("http").create_counter("requests")
+    GpuInstrumentor().instrument(meter_provider=provider)
+    observer = GpuInstrumentor()._observer
+    assert observer is not None
+
+    def told() -> bool:
+        reader.collect()
+        return bool(observer._found)
+
+    until(told)
+    if others:
+        requests.add(1)
+    observer._end()
+    assert exporter.pause.is_set() is not others
 
 
 def test_a_forked_child_starts_with_nothing_and_samples_itself(cards: list[Card], tmp_path: Path) -> None:
