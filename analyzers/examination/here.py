@@ -38,6 +38,11 @@ _ENTRY_POINTS: Final = (
     ("opentelemetry_post_instrument", "grademl"),
 )
 _INSTALL: Final = "pip install grademl-otel"
+_GPUS: Final = (
+    ("NVIDIA", Path("/proc/driver/nvidia"), "nvidia-ml-py", "pynvml", "pip install 'grademl-otel[gpu]'"),
+    ("AMD", Path("/sys/module/amdgpu"), "amdsmi", "amdsmi", "install amdsmi of your ROCm: docs/gpu.md"),
+)
+"""Vendor, what is there where its driver is, the package that reads it, its module, how to get that."""
 COMMAND: Final = "opentelemetry-instrument"
 
 
@@ -54,7 +59,7 @@ class Check:
 
 def checks(environ: Mapping[str, str]) -> list[Check]:
     """Return what can be said without recording anything."""
-    return [_command(), _packages(), _extra(), _entry_points(), _torch(), *_settings(environ)]
+    return [_command(), _packages(), _extra(), _entry_points(), _torch(), *_gpus(), *_settings(environ)]
 
 
 def instrument_command() -> str | None:
@@ -120,6 +125,20 @@ def _torch() -> Check:
             "PyTorch", BAD, f"{version} is older than what is hooked", f"needed: {', '.join(instruments)}"
         )
     return Check("PyTorch", OK, version)
+
+
+def _gpus() -> list[Check]:
+    """Whether the GPUs that have a driver here can be sampled; nothing where there is none."""
+    found = []
+    for vendor, driver, package, module, how in _GPUS:
+        if not driver.exists():
+            continue
+        if find_spec(module) is None:
+            text = f"of {vendor} have a driver here and are not sampled: {package} is not installed"
+            found.append(Check("GPUs", NOTE, text, how))
+        else:
+            found.append(Check("GPUs", OK, f"of {vendor} are sampled through {package}"))
+    return found
 
 
 def _settings(environ: Mapping[str, str]) -> list[Check]:

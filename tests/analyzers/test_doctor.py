@@ -364,6 +364,19 @@ def test_what_is_bad_here_is_a_problem(
     assert "trial" not in [check["what"] for check in document["here"]]
 
 
+@pytest.mark.parametrize(("module", "state"), [("no_such_module", here.NOTE), ("json", here.OK)])
+def test_gpus_with_a_driver_need_a_package(
+    module: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("NVIDIA", tmp_path, "nvidia-ml-py", module, "pip install it"),
+            ("AMD", tmp_path / "no driver", "amdsmi", module, "")]  # fmt: skip
+    monkeypatch.setattr(here, "_GPUS", rows)
+    (check,) = [check for check in here.checks({}) if check.what == "GPUs"]
+    assert check.state == state
+    assert "NVIDIA" in check.detail
+    assert check.how_to_fix == ("pip install it" if state == here.NOTE else None)
+
+
 def test_settings_that_make_no_sense_and_missing_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = here.checks({"GRADEML_BUDGET": "much", "GRADEML_EXPORTER": "file"})
     assert [check.state for check in found if "GRADEML_BUDGET" in check.detail] == [here.NOTE]
