@@ -11,7 +11,8 @@ from grademl_otel.resource_detectors import files
 from grademl_otel.resource_detectors.budget import Budget
 
 _LARGEST: Final = 1 << 24
-_STAT: Final = struct.Struct(">10I")
+_FIXED: Final = {20: struct.Struct(">10I20sH"), 32: struct.Struct(">10I32sH")}
+"""ctime and mtime (s, ns), device, inode, mode, user, group, size; name of the blob, flags; by its length."""
 _SECOND: Final = 1_000_000_000
 _LONG_NAME: Final = 0xFFF
 _OFTEN: Final = 512
@@ -20,6 +21,9 @@ _EXTENDED: Final = 0x4000
 _KEPT_OUT: Final = 0x4000  # in the extended flags: skip-worktree
 _INTENDED: Final = 0x2000
 _TRUSTED: Final = 0x8000  # assume-valid
+_STAGE: Final = 0x3000  # of a conflict
+_SPECIAL: Final = _EXTENDED | _TRUSTED | _STAGE
+_SLASH: Final = 0x2F
 
 
 class Unreadable(Exception):
@@ -98,17 +102,17 @@ def _parse(content: bytes, oid_bytes: int, written: int, budget: Budget) -> Inde
     entries: list[Entry] = []
     pending = False
     at = 12
-    fixed = 40 + oid_bytes
+    fixed = _FIXED[oid_bytes]
     path = b""
     end = len(content) - oid_bytes  # a checksum follows
     for index in range(number):
         if index % _OFTEN == 0:
             budget.check()
         start = at
-        ctime_s, ctime_ns, mtime_s, mtime_ns, _, inode, mode, _, _, size = _STAT.unpack_from(content, at)
-        oid = content[at + 40 : at + fixed]
-        flags = content[at + fixed] << 8 | content[at + fixed + 1]
-        at += fixed + 2
+        ctime_s, ctime_ns, mtime_s, mtime_ns, _, inode, mode, _, _, size, oid, flags = fixed.unpack_from(
+            content, at
+        )
+        at += fixed.size
         more = 0
         if flags & _EXTENDED:
             more = content[at] << 8 | content[at + 1]
@@ -125,20 +129,20 @@ def _parse(content: bytes, oid_bytes: int, written: int, budget: Budget) -> Inde
             stop = at + name_length if name_length < _LONG_NAME else content.index(b"\0", at)
             path = content[at:stop]
             at = start + (stop - start + 8 & ~7)
-        if at > end or not _inside(path):
+        if at > end or not path or path[0] == _SLASH or (b".." in path and not _inside(path)):
             raise Unreadable
-        pending = pending or bool(flags & 0x3000 or more & _INTENDED)
-        skipped = bool(flags & _TRUSTED or more & _KEPT_OUT)
+        skipped = False
+        if flags & _SPECIAL:
+            pending = pending or bool(flags & _STAGE or more & _INTENDED)
+            skipped = bool(flags & _TRUSTED or more & _KEPT_OUT)
         mtime, ctime = mtime_s * _SECOND + mtime_ns, ctime_s * _SECOND + ctime_ns
         entries.append(Entry(path, mode, oid, size, mtime, ctime, inode, skipped))
     return Index(entries, pending, _extensions(content, at, end, oid_bytes), written)
 
 
 def _inside(path: bytes) -> bool:
-    """Whether ``path`` is one that git would have put there: a file below the working tree."""
-    if not path or path.startswith(b"/"):
-        return False
-    return b".." not in path or b".." not in path.split(b"/")
+    """Whether ``path`` leads to no folder above: git puts no such path there."""
+    return b".." not in path.split(b"/")
 
 
 def _extensions(content: bytes, at: int, end: int, oid_bytes: int) -> Subtree | None:
