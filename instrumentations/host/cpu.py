@@ -205,7 +205,13 @@ def _sums(words: list[bytes], width: int, columns: tuple[int, ...]) -> list[int]
 
 
 def _is_cpu(name: bytes) -> bool:
-    return name[:3] == b"cpu" and name[3:].isdigit() and len(name) <= 8
+    number = name[3:]
+    return (
+        name[:3] == b"cpu"
+        and number.isdigit()
+        and len(number) <= 5
+        and (number == b"0" or number[:1] != b"0")
+    )
 
 
 class _Logical:

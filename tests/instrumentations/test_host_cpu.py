@@ -234,6 +234,7 @@ def test_the_busiest_is_the_one_that_a_thread_has_for_itself(tmp_path: Path) -> 
         ("cpu0 1 2 3 4 5 6 7 8 9 10", {0}),  # twice
         ("cpu1 1 2 3 cpu1 5 6 7 8 9 10", {0}),
         ("cpu1 " + "9" * 30 + " 2 3 4 5 6 7 8 9 10", {0}),
+        ("cpu00 1 2 3 4 5 6 7 8 9 10", {0}),
         ("cpu1 1_0 2 3 4 5 6 7 8 9 10", {0}),
         ("cpu1 1 2 3 4 5 6 7 8 9 10", {0, 1}),
         ("", {0}),
