@@ -185,6 +185,38 @@ def test_agent_keeps_what_an_absent_jaeger_could_not_take(
     servers.wait_until(lambda: _in_jaeger(jaeger, trace), "arriving in Jaeger after all")
 
 
+def test_two_collectors_on_a_host_tell_of_themselves(collector: StartCollector) -> None:
+    """What waits, and how much has room; the names are those of the README."""
+    ports = servers.free_ports(2)
+    aloud = "service: {telemetry: {metrics: {level: normal}}}\n"  # other tests have it off
+    nobody = f"127.0.0.1:{servers.free_ports(1)[0]}"
+    agents = [
+        collector(
+            "agent.yaml",
+            {"GRADEML_COLLECTOR_METRICS_PORT": str(port), "GRADEML_GATEWAY_ENDPOINT": nobody},
+            extra=aloud,
+        )
+        for port in ports
+    ]
+    for agent in agents:
+        _send(agent.otlp_http, _request(_unique_trace(), padding=5_000))
+
+    def told(port: int) -> dict[str, float]:
+        """Return the numbers of the exporter of traces, and of the receiver."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        mine = [line for line in lines if "otlp_grpc/traces" in line or "receiver=" in line]
+        return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in mine}
+
+    for port in ports:
+        servers.wait_until(lambda port=port: told(port)["otelcol_exporter_queue_size"] > 5_000, "waiting")
+        assert told(port)["otelcol_exporter_queue_capacity"] == 268435456
+        assert told(port)["otelcol_receiver_refused_spans"] == 0
+    names = set(re.findall(r"`(otelcol_exporter_queue\w+|otelcol_receiver\w+)`", README.read_text()))
+    assert names
+    assert names <= set(told(ports[0]))
+
+
 def test_all_spans_of_a_trace_go_to_one_of_several_gateways(collector: StartCollector) -> None:
     """And what one of them cannot take waits for it."""
     gateways = [collector("file.yaml") for _ in range(2)]
@@ -223,11 +255,17 @@ def test_all_spans_of_a_trace_go_to_one_of_several_gateways(collector: StartColl
     assert not first & second
 
 
-def test_an_agent_tells_of_its_host(collector: StartCollector) -> None:
+@pytest.mark.parametrize(
+    ("said", "host"), [({}, None), ({"OTEL_RESOURCE_ATTRIBUTES": "host.name=node-5"}, "node-5")]
+)
+def test_an_agent_tells_of_its_host(
+    said: dict[str, str], host: str | None, collector: StartCollector
+) -> None:
+    """By the name that it is told, as in a container it must be."""
     gateway = collector("file.yaml")
     collector(
         ["agent.yaml", "agent-host.yaml"],
-        {"GRADEML_GATEWAY_ENDPOINT": gateway.endpoint, "GRADEML_HOST_METRICS_INTERVAL": "1s"},
+        {"GRADEML_GATEWAY_ENDPOINT": gateway.endpoint, "GRADEML_HOST_METRICS_INTERVAL": "1s", **said},
         extra=servers.hasty("otlp_grpc/metrics"),
     )
     written = gateway.data / "metrics.jsonl"
@@ -245,7 +283,7 @@ def test_an_agent_tells_of_its_host(collector: StartCollector) -> None:
         return found
 
     servers.wait_until(lambda: wanted <= set(told()), "telling of the host")
-    assert {host for name in wanted for host in told()[name]} == {socket.gethostname()}
+    assert {each for name in wanted for each in told()[name]} == {host or socket.gethostname()}
 
 
 def test_an_agent_whose_queue_is_full_refuses_and_keeps_what_it_took(collector: StartCollector) -> None:
