@@ -269,6 +269,9 @@ NVLINK_RECEIVE: Final = Metric(
 NVLINK_TRANSMIT: Final = Metric(
     "hw.gpu.io", "By", COUNTER, _IO_NVLINK, _IO_NVLINK_NEEDS, (DIRECTION, LINK), "gpu.nvlink_tx"
 )
+_IO_XGMI: Final = "Bytes over all XGMI links."
+_IO_XGMI_NEEDS: Final = "AMD; GPUs with XGMI; every fifth reading"
+XGMI_IO: Final = Metric("hw.gpu.io", "By", COUNTER, _IO_XGMI, _IO_XGMI_NEEDS, (DIRECTION, LINK))
 
 METRICS: Final[tuple[Metric, ...]] = (
     UTILIZATION,
@@ -294,6 +297,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     PCIE_TRANSMIT,
     NVLINK_RECEIVE,
     NVLINK_TRANSMIT,
+    XGMI_IO,
     LINK_LIMIT,
     PCIE_GENERATION,
     PCIE_GENERATION_LIMIT,
