@@ -193,8 +193,8 @@ class Handle:
 
 
 class FakeAmdSmi(ModuleType):
-    """The module, with the GPUs ``gpus``: each a copy of what is told of one. An int in place of what it tells
-    is the error that a function ends with.
+    """The module, with the GPUs ``gpus``: each a copy of what is told of one. An int in place of what it
+    tells is the error that a function ends with.
     """
 
     def __init__(self, *kinds: dict[str, Any]) -> None:
