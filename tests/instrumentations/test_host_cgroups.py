@@ -71,14 +71,14 @@ def test_no_groups(tmp_path: Path, shape: str, controller: str) -> None:
     ],
 )
 def test_cpusets(tmp_path: Path, shape: str, cpus: range) -> None:
-    assert cgroups.cpuset(unpack(shape, tmp_path).roots) == set(cpus)
+    assert cgroups.cpuset(unpack(shape, tmp_path).roots) == frozenset(cpus)
 
 
 def test_the_cpuset_of_a_process_without_groups(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     assert cgroups.cpuset(tree.roots) is None
     tree.write("proc/self/status", "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t2,4-5\n")
-    assert cgroups.cpuset(tree.roots) == {2, 4, 5}
+    assert cgroups.cpuset(tree.roots) == frozenset({2, 4, 5})
     tree.write("proc/self/status", "Cpus_allowed_list:\tall\n")
     assert cgroups.cpuset(tree.roots) is None
 

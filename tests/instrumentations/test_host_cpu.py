@@ -317,8 +317,8 @@ def test_another_counter_goes_on_from_the_total() -> None:
     for raw in (100, 107):
         counted.add(raw, readings)
     counted.elsewhere()
-    for raw in (5, 6, None, -1, 1 << 64):
-        counted.add(raw, readings)
+    for maybe in (5, 6, None, -1, 1 << 64):
+        counted.add(maybe, readings)
     assert [value for _, value in readings] == [0, 7, 7, 8]
 
 
