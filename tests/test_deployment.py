@@ -30,6 +30,7 @@ import yaml
 
 from grademl_otel import semconv
 from grademl_otel.catalog import METRICS
+from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
 
 from .conftest import StartCollector
 from .support import dashboards, servers
@@ -361,6 +362,25 @@ def test_the_real_collector_accepts_what_a_pod_gives_it(
             assert f"${{env:{setting}:-" in read, setting
     done = _validate(collector_binary, configs, environ, tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_example_job_says_where_it_runs() -> None:
+    """Our detectors read the variables that it sets."""
+    job = next(each for each in _yaml_all(KUBERNETES / "job.yaml") if each["kind"] == "Job")
+    (container,) = _containers([job])
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-0"}
+    for each in container["env"]:
+        told = each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        environ[each["name"]] = each["value"] if told is None else re.sub(r"\W", "-", told).strip("-")
+    facts = kubernetes_facts(environ, proc="/nowhere", root="/nowhere")
+    assert facts == {
+        "k8s.pod.name": "metadata-name",
+        "k8s.pod.uid": "metadata-uid",
+        "k8s.namespace.name": "metadata-namespace",
+        "k8s.node.name": "spec-nodeName",
+        "k8s.job.name": "train",
+        "k8s.container.name": "train",
+    }
 
 
 # --- Between machines -------------------------------------------------------------------------------------
