@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grademl_otel import semconv
-from tests.support import training
+from tests.support import repositories, training
 from tests.support.overlays import neighbours
 from tests.support.rawspans import read_lines
 
@@ -216,18 +217,26 @@ def test_the_users_resource_is_ours(tmp_path: Path) -> None:
     settings = {
         "GRADEML_EXPORTER": "file",
         "OTEL_SERVICE_NAME": "vision",
-        "OTEL_RESOURCE_ATTRIBUTES": "team=red,deployment.environment=lab",
+        "OTEL_RESOURCE_ATTRIBUTES": "team=red,vcs.ref.head.name=lab",
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "grademl_job",
         "RANK": "0",
         "WORLD_SIZE": "1",
+        "SLURM_JOB_ID": "7",
     }
-    training.train(SHAPES, ["plain"], tmp_path, settings).ok()
+    source = repositories.committed(tmp_path / "source", train_py=SHAPES.read_text())
+    training.train(source / "train.py", ["plain"], tmp_path, settings).ok()
     (path,) = (tmp_path / "runs").glob("*/traces.jsonl")
     for span in read_lines(path):
         resource = {key: value.value for key, value in span.resource.items()}
         assert resource["service.name"] == "vision"
         assert resource["team"] == "red"
         assert resource["grademl.job.launcher"] == "torch"
+        # Nobody has asked for these facts.
+        assert resource["grademl.job.platform"] == "slurm"
+        assert resource["vcs.ref.head.revision"] == repositories.git(source, "rev-parse", "HEAD").strip()
+        assert resource["vcs.ref.head.name"] == "lab"
+        assert resource.get("grademl.source.dirty") is not True  # absent where the time was up
+        assert any(one.startswith(f"torch=={version('torch')}") for one in resource["grademl.frameworks"])
         assert span.resource[semconv.RANK].type == "int"
         assert resource[semconv.RUN_ID] in path.parent.name
 

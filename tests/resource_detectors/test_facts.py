@@ -34,7 +34,7 @@ from grademl_otel.resource_detectors.launcher import job_facts
 from grademl_otel.resource_detectors.source import source_facts
 
 from ..support import training
-from .repositories import committed, git
+from ..support.repositories import committed, git
 from .test_accelerators import EIGHT, NVIDIA, tree
 from .test_container import DOCKER
 

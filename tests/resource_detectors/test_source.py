@@ -24,7 +24,7 @@ from grademl_otel.resource_detectors.git.settings import parse
 from grademl_otel.resource_detectors.git.urls import public, repository_url
 from grademl_otel.resource_detectors.source import source_facts
 
-from .repositories import ENVIRON, aged, committed, git, new, says
+from ..support.repositories import ENVIRON, aged, committed, git, new, says
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="the twin is git itself")
 _LONG = 60.0
