@@ -18,6 +18,7 @@ from grademl_otel.lifecycle import Session, session
     [
         ("opentelemetry_pre_instrument", "grademl"),
         ("opentelemetry_post_instrument", "grademl"),
+        ("opentelemetry_instrumentor", "grademl_gpu"),
         ("opentelemetry_instrumentor", "grademl_torch"),
         ("opentelemetry_resource_detector", "grademl_accelerator"),
         ("opentelemetry_resource_detector", "grademl_container"),

@@ -20,7 +20,16 @@ from tests.support.overlays import overlay
 _OTLP = tuple(f"exporter-otlp{end}" for end in ("", "-proto-common", "-proto-grpc", "-proto-http"))
 OF_THE_SDK = ("api", "sdk", "proto", *_OTLP)
 OF_THE_INSTRUMENTATIONS = ("instrumentation", "distro", "semantic-conventions")
-UNITS = ("test_context", "test_neighbours", "test_hooks", "test_inprocess", "test_otlp")
+UNITS = (
+    *(
+        "core/test_context",
+        "core/test_neighbours",
+        "core/test_hooks",
+        "core/test_inprocess",
+        "core/test_otlp",
+    ),
+    "instrumentations/test_gpu_instrumentor",
+)
 SHAPES = training.ROOT / "tests" / "support" / "step_shapes.py"
 PROGRAM = """
 import runpy, sys
@@ -51,7 +60,7 @@ def oldest() -> str:
 
 
 def test_what_touches_opentelemetry_passes_its_tests_with_the_oldest(oldest: str, tmp_path: Path) -> None:
-    files = [str(training.ROOT / "tests" / "core" / f"{name}.py") for name in UNITS]
+    files = [str(training.ROOT / "tests" / f"{name}.py") for name in UNITS]
     environ = training.clean_environ(tmp_path, {"PYTHONPATH": oldest})
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
