@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _KEPT_FOR_LATER: Final = 120
 """Bins that are kept for a run that has begun and whose ring is found a little later."""
+_REMEMBERED: Final = 256
+"""Runs that have ended, of which it is known how far they were told."""
 _FORGET_EVERY_NS: Final = 10 * SECOND
 _STOP_S: Final = 0.1
 
@@ -98,6 +100,8 @@ class Hardware:
         self._find = find
         self._bins = Bins()
         self._runs: dict[Hashable, _Run] = {}
+        self._told: dict[Hashable, int] = {}
+        """How far runs were told whose rings are all gone: a rank of one may be late."""
         self._elections = Elections(folder, digest)
         self._intervals: dict[str, int] = {}
         """Of sources, by name, in ns."""
@@ -148,7 +152,8 @@ class Hardware:
         key = (info.run_id, info.attempt)
         run = self._runs.get(key)
         if run is None:
-            run = self._runs[key] = _Run(key, info, self._bins, max(0, run_start) // SECOND)
+            first = max(run_start // SECOND, self._told.pop(key, 0))
+            run = self._runs[key] = _Run(key, info, self._bins, first)
         run.rings.add(ring)
         if ring.pid is not None and self._processes is not None:
             self._processes.follow(ring.pid, f"rank {info.rank}", key)
@@ -162,6 +167,9 @@ class Hardware:
         if run.rings or self._runs.get(run.key) is not run:
             return
         del self._runs[run.key]
+        self._told[run.key] = run.cursor
+        if len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
         self._bins.disown(run.key)
         self._keep_metrics(run)
         self._send_metrics(run.info)

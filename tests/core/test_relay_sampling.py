@@ -180,6 +180,17 @@ def test_runs_side_by_side_are_told_all_of_it_each(tmp_path: Path) -> None:
         assert told([span]) == {first + number: 100 + number for number in range(4, 20)}
 
 
+def test_a_rank_that_comes_when_the_others_are_gone_tells_no_second_again(tmp_path: Path) -> None:
+    made, first = with_history(tmp_path, 20)
+    spans = [run_span((first + 5) * S), run_span((first + 9) * S)]
+    for number, span in enumerate(spans):
+        rank = made.beside(1 + number, alive=False)
+        rank.begin(replace(INFO, rank=number, world_size=2), first * S)
+        rank.attach([span], True)
+        rank.end()
+    assert told(spans) == {first + number: 100 + number for number in range(9)}
+
+
 def test_a_second_that_no_span_had_room_for_is_told_later(tmp_path: Path) -> None:
     made, first = with_history(tmp_path, 200)
     for index in range(300):
@@ -207,8 +218,7 @@ def test_a_second_that_no_span_had_room_for_is_told_later(tmp_path: Path) -> Non
 
 
 def test_no_tables_where_nothing_is_sampled(tmp_path: Path) -> None:
-    environ = {"GRADEML_GPU_INTERVAL": "0", "GRADEML_HOST_INTERVAL": "0"}
-    made = hardware(tmp_path, **environ)
+    made = hardware(tmp_path, GRADEML_GPU_INTERVAL="0", GRADEML_HOST_INTERVAL="0")
     assert not made.wanted
     assert isinstance(made.beside(1, alive=True), Alone)
 
@@ -410,7 +420,9 @@ def test_the_resource_of_a_host_is_of_no_rank() -> None:
         "host.name": "node-7", "host.id": "abc", "service.name": "trainer", "process.pid": 12,
         "grademl.rank": 3, "cloud.region": "eu-1", "telemetry.sdk.name": "opentelemetry",
     }  # fmt: skip
-    told = host_resource({"OTEL_RESOURCE_ATTRIBUTES": "team=a%20b,host.name=other, =x,y"}, run).attributes
+    told = dict(
+        host_resource({"OTEL_RESOURCE_ATTRIBUTES": "team=a%20b,host.name=other, =x,y"}, run).attributes
+    )
     assert told.pop("grademl.clock.id")
     assert told.pop("os.type")
     assert told == {

@@ -58,15 +58,15 @@ def test_two_ranks_on_one_host(gpus: nvml.Control, tmp_path: Path) -> None:
     ]
     try:
         used = []
-        for rank in ranks:
-            out, err = rank.communicate(timeout=120)
-            assert rank.returncode == 0, err
+        for program in ranks:
+            out, err = program.communicate(timeout=120)
+            assert program.returncode == 0, err
             used.append(float(out))
         until(lambda: len(scene.runs()) == 2)
         until(lambda: scene.log.read_text().count("finished ") == 2)
     finally:
-        for rank in ranks:
-            rank.kill()
+        for program in ranks:
+            program.kill()
         scene.clear()
 
     found = tables(scene.spans())
@@ -86,9 +86,9 @@ def test_two_ranks_on_one_host(gpus: nvml.Control, tmp_path: Path) -> None:
     assert found["cpu", "cpu", "busy"].capacities
 
     (folder,) = scene.store.iterdir()
-    of_host, of_ranks = [], []
-    for resource, points in exports(folder / "metrics.jsonl"):
-        (of_ranks if semconv.RANK in resource else of_host).append((resource, points))
+    told = list(exports(folder / "metrics.jsonl"))
+    of_ranks = [each for each in told if semconv.RANK in each[0]]
+    of_host = [each for each in told if semconv.RANK not in each[0]]
     assert len(of_host) >= 2
     starts: dict[str, set[int]] = {}
     for resource, points in of_host:
