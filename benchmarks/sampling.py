@@ -205,6 +205,8 @@ class _Host:
                 link.parent.mkdir(exist_ok=True)
                 link.symlink_to(self.tree.root / f"sys/{device}")
         self._interfaces.show()
+        for name in ("tcp", "tcp6", "udp", "udp6", "unix"):  # the Collector counts connections
+            self.tree.write(f"proc/net/{name}", "  sl  local_address rem_address   st\n")
         self._stat = self.tree.read("proc/stat").splitlines()
         self._seconds = 0
         self.advance()
