@@ -63,6 +63,8 @@ class NvidiaGpu:
         self._generation = 0
         self._handle: object = None
         self._events: object = None
+        self._events_of = 0
+        """The generation of the library that they are of."""
         self._xids = 0
         self._last_xid: int | None = None
         self._pcie_looked_at: dict[int, float] = {}
@@ -70,6 +72,7 @@ class NvidiaGpu:
         self._counters = Counters(device)
         self._instances: dict[str, Device] = {}
         self._mig: Probe | None = None
+        self._mig_mode: int | None = None
 
     def read(self) -> Sequence[Reading]:
         """Return what it says now; see `Source.read`."""
@@ -89,18 +92,23 @@ class NvidiaGpu:
 
     def close(self) -> None:
         """Let go of its events."""
-        if self._events is not None and self._generation == self._library.generation:
+        self._free_events()
+        self._generation = 0
+
+    def _free_events(self) -> None:
+        if self._events is not None and self._events_of == self._library.generation:
             try:
                 self._library.api.nvmlEventSetFree(self._events)
             except Exception:
-                pass  # the library was closed, and has freed it
+                pass  # the library was closed, and has freed them
         self._events = None
-        self._generation = 0
 
     # What is asked for
 
     def _open(self, generation: int) -> None:
-        """Find out what this GPU supports: for the first time, or after the library was initialized anew."""
+        """Find out what this GPU supports: at first, when the library was initialized anew, when MIG was
+        turned on or off.
+        """
         api = self._library.api
         try:
             self._handle = api.nvmlDeviceGetHandleByUUID(self._uuid)
@@ -108,9 +116,10 @@ class NvidiaGpu:
             if nvml.code(error) in (nvml.NOT_FOUND, nvml.GPU_NOT_FOUND):
                 raise SourceGone(self.name) from error
             raise
-        self._events = None
+        self._free_events()
         self._instances.clear()
         self._probes.clear()
+        self._mig_mode = None
         self._plan(api)
         self._generation = generation
 
@@ -323,7 +332,7 @@ class NvidiaGpu:
             except Exception:
                 api.nvmlEventSetFree(events)
                 raise
-            self._events = events
+            self._events, self._events_of = events, self._library.generation
         for _ in range(_MOST_EVENTS):
             try:
                 event = api.nvmlEventSetWait_v2(self._events, 0)
@@ -366,7 +375,11 @@ class NvidiaGpu:
         """Read other instances from now on if they have changed; reads nothing itself."""
         api = self._library.api
         found: dict[str, tuple[Device, object]] = {}
-        if api.nvmlDeviceGetMigMode(handle)[0] == 1:
+        mode = api.nvmlDeviceGetMigMode(handle)[0]
+        if mode != self._mig_mode and self._mig_mode is not None:
+            self._generation = 0  # other things are supported now
+        self._mig_mode = mode
+        if mode == 1:
             for index in range(within_count(api.nvmlDeviceGetMaxMigDeviceCount(handle))):
                 try:
                     instance = api.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)

@@ -367,6 +367,22 @@ def test_mig_instances_are_devices_of_their_own(provider: NvidiaProvider, tmp_pa
         assert small not in {series.device for series, _ in readings}
 
 
+def test_mig_is_turned_off(provider: NvidiaProvider, tmp_path: Path) -> None:
+    """What an undivided GPU supports is asked for again."""
+    control = nvml.Control(tmp_path, "mig")
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        assert "hw.gpu.utilization{general}" not in values(source.read(), control.ids[0])
+        for name, value in (("mig.mode", 0), ("utilization.gpu", 50), ("utilization.memory", 20)):
+            control.set(name, value)
+        for instance in (0, 1):
+            control.remove_instance(instance)
+        for _ in range(32):
+            readings = source.read()
+        assert values(readings, control.ids[0])["hw.gpu.utilization{general}"] == 0.5
+        assert control.id(0, 0) not in {series.device for series, _ in readings}
+
+
 def test_xid_errors_are_counted_from_now_on(provider: NvidiaProvider, tmp_path: Path) -> None:
     control = nvml.Control(tmp_path, "a100", count=2)
     control.xid(31)
