@@ -42,6 +42,7 @@ RULES = servers.COLLECTOR_CONFIGS / "prometheus" / "rules.yml"
 RUN = "0123456789abcdef0123456789abcdef"
 JOB, REAL_JOB = "dashboards-fed", "dashboards-real"
 HOST = "fed-host"
+INSTANCE = "MIG-0"
 RANKS = (0, 1)
 APART_S = 20
 """Between the two exports that are fed: a rate needs two points."""
@@ -190,7 +191,7 @@ def test_variables_have_the_values_that_can_be_chosen(fed: Pipeline) -> None:
         "run": {RUN},
         "rank": {"0", "1"},
         "host": {HOST},
-        "gpu": {"GPU-0", "GPU-1"},
+        "gpu": {"GPU-0", "GPU-1", INSTANCE},
     }
     for page in dashboards.load().values():
         for name, (selector, label) in dashboards.variables(page).items():
@@ -203,10 +204,24 @@ def test_variables_have_the_values_that_can_be_chosen(fed: Pipeline) -> None:
 def test_choosing_a_rank_or_a_gpu_leaves_the_others_out(fed: Pipeline) -> None:
     by_rank = next(query for query in ASKED if query.where.startswith("Duration of a step by rank"))
     found = _answer(fed, dashboards.filled(by_rank.expr, job=JOB, rank="1"))
-    assert [series["metric"] for series in found] == [{"grademl_rank": "1"}]
+    assert [series["metric"] for series in found] == [{"grademl_run_id": RUN, "grademl_rank": "1"}]
     by_gpu = next(query for query in ASKED if query.where.startswith("Power by GPU"))
     found = _answer(fed, dashboards.filled(by_gpu.expr, host=HOST, gpu="GPU-1"))
     assert [series["metric"]["hw_id"] for series in found] == ["GPU-1"]
+
+
+def test_the_share_of_a_phase_that_one_rank_has_is_a_mean_of_all(fed: Pipeline) -> None:
+    query = next(query for query in ASKED if query.where.startswith("Where the time goes"))
+    found = _answer(fed, dashboards.filled(query.expr, job=JOB))
+    share = {series["metric"]["grademl_phase"]: float(series["value"][1]) for series in found}
+    assert share[semconv.CHECKPOINT_SAVE] == pytest.approx(share[semconv.FORWARD] / 2)
+
+
+def test_instances_of_a_gpu_are_not_counted_beside_it(fed: Pipeline) -> None:
+    for title, expected in (("GPUs A", 2), ("Memory A", 1)):
+        query = next(query for query in ASKED if query.page == "gpu.json" and query.where == title)
+        (found,) = _answer(fed, dashboards.filled(query.expr, host=HOST))
+        assert float(found["value"][1]) == expected, query.expr
 
 
 def test_several_reports_of_one_gpu_are_one(fed: Pipeline) -> None:
@@ -245,12 +260,13 @@ def _everything(number: int, start_ns: int, at_ns: int) -> Iterator[tuple[Resour
     common: Attributes = {"service.name": JOB, "host.name": HOST, semconv.RUN_ID: RUN, semconv.ATTEMPT: 0}
     for rank in RANKS:
         of_rank = Resource({**common, semconv.RANK: rank})
-        yield of_rank, _training(number, start_ns, at_ns) + _catalog("process", number, start_ns, at_ns)
+        yield of_rank, _training(rank, number, start_ns, at_ns) + _catalog("process", number, start_ns, at_ns)
     host = Resource({"service.name": JOB, "host.name": HOST})
     yield host, _catalog("host", number, start_ns, at_ns)
 
 
-def _training(number: int, start_ns: int, at_ns: int) -> list[Metric]:
+def _training(rank: int, number: int, start_ns: int, at_ns: int) -> list[Metric]:
+    """All phases, but that only rank 0 saves checkpoints."""
     totals = [0] * marks.ACC_SLOTS
     steps = 100 * (number + 1)
     totals[marks.ACC_HISTOGRAM + 6] = totals[marks.ACC_STEPS] = steps
@@ -258,7 +274,9 @@ def _training(number: int, start_ns: int, at_ns: int) -> list[Metric]:
     totals[marks.ACC_EVAL_STEPS] = steps // 10
     totals[marks.ACC_SAMPLES] = steps * 32
     totals[marks.ACC_COST_NS] = steps * 1_000_000
-    for index in range(len(semconv.PHASES)):
+    for index, phase in enumerate(semconv.PHASES):
+        if phase == semconv.CHECKPOINT_SAVE and rank > 0:
+            continue
         totals[marks.ACC_PHASE_SUM_NS + index] = steps * 10_000_000
         totals[marks.ACC_PHASE_COUNT + index] = steps
     lost = (1, 2, 0)
@@ -300,6 +318,9 @@ def _attributes(metric: kinds.Metric) -> list[Attributes]:
             else {"hw.id": f"mlx5_{index}/1", "hw.type": kind}
             for index in range(2)
         ]
+        if metric.name.startswith("hw.gpu.memory."):
+            of_one = {"hw.id": INSTANCE, "hw.type": "gpu", "hw.parent": "GPU-0", "grademl.gpu.index": "0:1"}
+            devices.append(of_one)
         made = [{**device, **each} for device in devices for each in made]
     elif metric.name.startswith("grademl.network.congestion"):
         made = [{"hw.id": "mlx5_0/1", "hw.type": "network", **each} for each in made]

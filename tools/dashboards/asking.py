@@ -91,6 +91,12 @@ def steps_per_second(selector: str, by: str) -> str:
     return f"sum by ({by}) ({per_second(semconv.METRIC_STEPS, f'{selector},{kind}')})"
 
 
+def ranks_of(selector: str, by: str = "") -> str:
+    """How many ranks there are: not all of them have every phase, and a mean is of all."""
+    each = f"count by ({RUN_LABEL}, {RANK_LABEL}) ({series(semconv.METRIC_TRACER_COST)}{{{selector}}})"
+    return f"count by ({by}) ({each})" if by else f"scalar(count({each}))"
+
+
 def phase(name: str) -> str:
     return f'{PHASE_LABEL}="{name}"'
 

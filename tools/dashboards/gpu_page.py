@@ -50,11 +50,12 @@ def gpu() -> Json:
         ]
 
     general = f',{TASK_LABEL}="general"'
+    whole = f',{label_name("hw.parent")}=""'
     stats = [
         Panel(
             "GPUs",
-            "GPUs (and instances of them) that are sampled.",
-            [Query(f"count({now('hw.gpu.memory.limit')})", "GPUs")],
+            "GPUs that are sampled, without the instances (MIG) that they are divided into.",
+            [Query(f"count({now('hw.gpu.memory.limit', whole)})", "GPUs")],
             kind="stat",
             width=4,
             height=4,
@@ -72,7 +73,12 @@ def gpu() -> Json:
         Panel(
             "Memory",
             "Used memory of all GPUs over their size.",
-            [Query(f"sum({now('hw.gpu.memory.usage')}) / sum({now('hw.gpu.memory.limit')})", "used")],
+            [
+                Query(
+                    f"sum({now('hw.gpu.memory.usage', whole)}) / sum({now('hw.gpu.memory.limit', whole)})",
+                    "used",
+                )
+            ],
             unit="percentunit",
             kind="stat",
             width=5,

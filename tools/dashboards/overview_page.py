@@ -16,6 +16,7 @@ from asking import (
     links_of_a_run,
     per_second,
     phase,
+    ranks_of,
     series,
     steps_per_second,
     variables_of_a_run,
@@ -75,8 +76,9 @@ def overview() -> Json:
             "percent the loader is the limit: `grademl` tells why.",
             [
                 Query(
-                    f"avg by ({RUN_LABEL}) ("
-                    f"{per_second(semconv.METRIC_PHASE_TIME, f'{OF_RANKS},{phase(semconv.DATA_WAIT)}')})",
+                    f"sum by ({RUN_LABEL}) ("
+                    f"{per_second(semconv.METRIC_PHASE_TIME, f'{OF_RANKS},{phase(semconv.DATA_WAIT)}')})"
+                    f" / {ranks_of(OF_RANKS, RUN_LABEL)}",
                     f"{{{{{RUN_LABEL}}}}}",
                 )
             ],
@@ -88,11 +90,10 @@ def overview() -> Json:
         ),
         Panel(
             "Ranks",
-            "Processes that report steps.",
+            "Processes of the run that report.",
             [
                 Query(
-                    f"count by ({RUN_LABEL}) "
-                    f"(count by ({each_rank}) ({series(semconv.METRIC_STEPS)}{{{OF_RANKS}}}))",
+                    ranks_of(OF_RANKS, RUN_LABEL),
                     f"{{{{{RUN_LABEL}}}}}",
                 )
             ],
@@ -142,9 +143,9 @@ def overview() -> Json:
             "seen. Times are the host's: on a GPU, enqueueing and waiting.",
             [
                 Query(
-                    f"avg by ({PHASE_LABEL}) ("
+                    f"sum by ({PHASE_LABEL}) ("
                     + per_second(semconv.METRIC_PHASE_TIME, f'{OF_RANKS},{PHASE_LABEL}=~"{outermost}"')
-                    + ")",
+                    + f") / {ranks_of(OF_RANKS)}",
                     f"{{{{{PHASE_LABEL}}}}}",
                 )
             ],
@@ -157,9 +158,9 @@ def overview() -> Json:
             "those of loader workers (several at once: above 100 %), and for phases of the program's own.",
             [
                 Query(
-                    f"avg by ({PHASE_LABEL}) ("
+                    f"sum by ({PHASE_LABEL}) ("
                     + per_second(semconv.METRIC_PHASE_TIME, f'{OF_RANKS},{PHASE_LABEL}!~"{outermost}"')
-                    + ")",
+                    + f") / {ranks_of(OF_RANKS)}",
                     f"{{{{{PHASE_LABEL}}}}}",
                 )
             ],
@@ -197,7 +198,8 @@ def overview() -> Json:
             "Steps per second by what they are, mean of the ranks.",
             [
                 Query(
-                    f"avg by ({KIND_LABEL}) ({per_second(semconv.METRIC_STEPS, OF_RANKS)})",
+                    f"sum by ({KIND_LABEL}) ({per_second(semconv.METRIC_STEPS, OF_RANKS)})"
+                    f" / {ranks_of(OF_RANKS)}",
                     f"{{{{{KIND_LABEL}}}}}",
                 )
             ],

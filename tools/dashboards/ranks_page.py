@@ -9,6 +9,7 @@ from asking import (
     OF_RANKS,
     OF_RUN,
     RANK_LABEL,
+    RUN_LABEL,
     duration,
     links_of_a_run,
     per_second,
@@ -24,15 +25,16 @@ from grademl_otel import semconv
 
 def ranks() -> Json:
     """The ranks of a run side by side: who is slow, and who waits."""
-    rank = f"rank {{{{{RANK_LABEL}}}}}"
+    each_rank = f"{RUN_LABEL}, {RANK_LABEL}"
+    rank = f"rank {{{{{RANK_LABEL}}}}} of {{{{{RUN_LABEL}}}}}"
     mean = (
-        f"sum by ({RANK_LABEL}) ({duration('sum', OF_RANKS)}) / "
-        f"sum by ({RANK_LABEL}) ({duration('count', OF_RANKS)})"
+        f"sum by ({each_rank}) ({duration('sum', OF_RANKS)}) / "
+        f"sum by ({each_rank}) ({duration('count', OF_RANKS)})"
     )
 
     def share(name: str) -> str:
         selector = f"{OF_RANKS},{phase(name)}"
-        return f"sum by ({RANK_LABEL}) ({per_second(semconv.METRIC_PHASE_TIME, selector)})"
+        return f"sum by ({each_rank}) ({per_second(semconv.METRIC_PHASE_TIME, selector)})"
 
     side_by_side = [
         Panel(
@@ -46,7 +48,7 @@ def ranks() -> Json:
             "Interpolated between the limits of the histogram.",
             [
                 Query(
-                    f"histogram_quantile(0.95, sum by (le, {RANK_LABEL}) ({duration('bucket', OF_RANKS)}))",
+                    f"histogram_quantile(0.95, sum by (le, {each_rank}) ({duration('bucket', OF_RANKS)}))",
                     rank,
                 )
             ],
@@ -63,7 +65,7 @@ def ranks() -> Json:
         Panel(
             "Spread",
             "Mean step of the slowest rank over that of the fastest. 1: all alike.",
-            [Query(f"max({mean}) / min({mean})", "slowest / fastest")],
+            [Query(f"max by ({RUN_LABEL}) ({mean}) / min by ({RUN_LABEL}) ({mean})", f"{{{{{RUN_LABEL}}}}}")],
             kind="timeseries",
             low=1,
             width=8,
@@ -73,7 +75,7 @@ def ranks() -> Json:
             "Training steps since the run began, of all its attempts.",
             [
                 Query(
-                    f"sum by ({RANK_LABEL}) ({series(semconv.METRIC_STEPS)}"
+                    f"sum by ({each_rank}) ({series(semconv.METRIC_STEPS)}"
                     f'{{{OF_RANKS},{KIND_LABEL}="train"}})',
                     rank,
                 )
@@ -115,7 +117,7 @@ def ranks() -> Json:
         Panel(
             "CPU by rank",
             "CPUs that the process of a rank and its workers use.",
-            [Query(f"sum by ({RANK_LABEL}) ({per_second('grademl.process.tree.cpu.time', OF_RANKS)})", rank)],
+            [Query(f"sum by ({each_rank}) ({per_second('grademl.process.tree.cpu.time', OF_RANKS)})", rank)],
             width=8,
         ),
         Panel(
@@ -123,7 +125,7 @@ def ranks() -> Json:
             "Resident memory of a rank and its workers; what several share counts in each.",
             [
                 Query(
-                    f"sum by ({RANK_LABEL}) ({series('grademl.process.tree.memory')}{{{OF_RANKS}}})",
+                    f"sum by ({each_rank}) ({series('grademl.process.tree.memory')}{{{OF_RANKS}}})",
                     rank,
                 )
             ],
@@ -135,7 +137,7 @@ def ranks() -> Json:
             "Share of the time in which the training thread was ready to run and did not. Too many workers.",
             [
                 Query(
-                    f"sum by ({RANK_LABEL}) ({per_second('grademl.process.main_thread.delay', OF_RANKS)})",
+                    f"sum by ({each_rank}) ({per_second('grademl.process.main_thread.delay', OF_RANKS)})",
                     rank,
                 )
             ],
