@@ -21,8 +21,7 @@ from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.gpu import plausible
 from grademl_otel.instrumentations.gpu.device import Device, pci_id, pcie_rate
 from grademl_otel.instrumentations.gpu.plausible import Total, within
-from grademl_otel.instrumentations.gpu.probes import Probe, Probes, Verdict
-from grademl_otel.messages import complain
+from grademl_otel.instrumentations.gpu.probes import Probe, Probes, Verdict, tell
 from grademl_otel.sampling.source import Reading, Source, SourceGone
 
 _SOON: Final = 5
@@ -353,7 +352,7 @@ class AmdProvider:
         try:
             library.open()
         except (ImportError, OSError) as error:
-            complain([f"GPUs of AMD are not read: amdsmi cannot be used: {error}"])
+            tell(f"GPUs of AMD are not read: amdsmi cannot be used: {error}")
             return []
         generation = library.generation
         try:

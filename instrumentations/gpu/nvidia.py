@@ -12,8 +12,7 @@ from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.gpu import nvml
 from grademl_otel.instrumentations.gpu.device import Device, pci_id
 from grademl_otel.instrumentations.gpu.nvidia_gpu import NvidiaGpu, raw, text, within_count
-from grademl_otel.instrumentations.gpu.probes import Verdict
-from grademl_otel.messages import complain
+from grademl_otel.instrumentations.gpu.probes import Verdict, tell
 from grademl_otel.sampling.source import Reading, Source, SourceGone
 
 _PATIENCE_S: Final = 2.0
@@ -60,7 +59,7 @@ class NvidiaProvider:
             library.open()
         except nvml.Missing as missing:
             if _has_driver():
-                complain([f"GPUs are not read: {missing}"])
+                tell(f"GPUs are not read: {missing}")
             return []
         except Exception as error:
             if nvml.code(error) in nvml.NONE:

@@ -7,6 +7,7 @@ told once, and tried again after growing pauses.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
@@ -14,6 +15,8 @@ from typing import Final
 from grademl_otel.catalog.sampler import FAILURES
 from grademl_otel.messages import complain
 from grademl_otel.sampling.source import Reading, Series
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE: Final = 63
 _MOST_KINDS: Final = 64
@@ -117,11 +120,17 @@ class Probes:
                 kind = "others"
                 known = self._failures.get(kind)
             else:
-                complain([f"{self._source}: {name} cannot be read: {type(error).__name__}: {_shown(error)}"])
+                tell(f"{self._source}: {name} cannot be read: {type(error).__name__}: {_shown(error)}")
         if known is None:
             attributes = dict(zip(FAILURES.attributes, (self._source, kind), strict=True))
             known = (Series(FAILURES, {**attributes}, self._source), 0)
         self._failures[kind] = (known[0], known[1] + 1)
+
+
+def tell(line: str) -> None:
+    """Tell, once, on stderr, and in the log of a relay, whose stderr nobody sees."""
+    complain([line])
+    _log.debug("%s", line)
 
 
 def _shown(error: Exception) -> str:
