@@ -58,6 +58,8 @@ class Bins:
 
     def __init__(self) -> None:
         self._tracks: dict[tuple[Hashable, str, str], _Track] = {}
+        self._of_series: dict[Series, _Track] = {}
+        """The same by what is read, the quick way to them."""
         self._lock = threading.Lock()
 
     def add(
@@ -68,14 +70,25 @@ class Bins:
             for series, value in readings:
                 if not series.metric.column or not 0 <= value < math.inf:  # no number is not
                     continue
-                key = (owner, series.metric.column, series.device)
-                track = self._tracks.get(key)
-                if track is None:
-                    if len(self._tracks) >= MAX_SERIES:
-                        continue
-                    made = _Counter if series.metric.kind == COUNTER else _Gauge
-                    track = self._tracks[key] = made(series)
-                track.add(series, value, time_ns, interval_ns)
+                track = self._of_series.get(series) or self._track_of(series, owner)
+                if track is not None:
+                    track.add(series, value, time_ns, interval_ns)
+
+    def _track_of(self, series: Series, owner: Hashable) -> _Track | None:
+        key = (owner, series.metric.column, series.device)
+        track = self._tracks.get(key)
+        if track is None:
+            if len(self._tracks) >= MAX_SERIES:
+                return None
+            made = _Counter if series.metric.kind == COUNTER else _Gauge
+            track = self._tracks[key] = made(series)
+        else:
+            self._of_series.pop(track.series, None)
+        self._of_series[series] = track
+        return track
+
+    def _drop(self, key: tuple[Hashable, str, str]) -> None:
+        self._of_series.pop(self._tracks.pop(key).series, None)
 
     def ready(self, now_ns: int, owner: Hashable = None) -> int:
         """Return the number of the first bin to which something may still be added for ``owner``."""
@@ -115,13 +128,13 @@ class Bins:
             for key, track in tuple(self._tracks.items()):
                 track.forget(before)
                 if not track.values and now_ns - track.last > _longest(track.interval) + 60 * SECOND:
-                    del self._tracks[key]
+                    self._drop(key)
 
     def disown(self, owner: Hashable) -> None:
         """Let go of all that belongs to ``owner``."""
         with self._lock:
             for key in [key for key in self._tracks if key[0] == owner]:
-                del self._tracks[key]
+                self._drop(key)
 
     @property
     def size(self) -> int:

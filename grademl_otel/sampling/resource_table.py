@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Final
 
 from grademl_otel import semconv
@@ -64,14 +64,17 @@ def fitting(rows: Sequence[Row], first: int, end: int, room: int, spans: int, cl
     for devices in (MAX_DEVICES, 16, 4, 1):
         few = _first_devices(rows, devices)
         left = room - _overhead(few)
+        most = left // (len(few) * (_OF_NUMBER + 1))  # bins, if all their numbers were small
         for factor in FACTORS:
             groups = -(-(end - first) // factor) if closing else (end - first) // factor
             if groups == 0:
                 break
-            merged = _merged(few, factor, groups)
-            fit = _fit(merged, left)
-            if fit >= groups or (fit and fit * max(1, spans) >= groups and not closing):
-                bins = min(fit, groups)
+            needed = groups if closing else -(-groups // max(1, spans))
+            if needed > most:
+                continue
+            merged = _merged(few, factor, min(groups, most))
+            bins = _fit(merged, left)
+            if bins >= needed:
                 cut = [replace(row, values=row.values[:bins]) for row in merged]
                 known = [row for row in cut if any(value != ABSENT for value in row.values)]
                 return Table(known, factor, bins, min(end, first + bins * factor))
@@ -123,7 +126,7 @@ def _first_devices(rows: Sequence[Row], number: int) -> list[Row]:
 
 def _merged(rows: Sequence[Row], factor: int, groups: int) -> list[Row]:
     if factor == 1:
-        return list(rows)
+        return [replace(row, values=row.values[:groups]) for row in rows]
     result = []
     for row in rows:
         values = []
@@ -144,15 +147,18 @@ def _fit(rows: Sequence[Row], room: int) -> int:
 
     Of a device without a column that others of its kind have, absent numbers are written.
     """
-    bins = len(rows[0].values)
     holes = 0
     for _, of_kind in groupby(rows, key=lambda row: row.kind):
         own = list(of_kind)
         holes += len({row.device for row in own}) * len({row.column for row in own}) - len(own)
-    each = [
-        holes * _number(ABSENT) + sum(_number(row.values[index]) for row in rows) for index in range(bins)
-    ]
-    return sum(size <= room for size in accumulate(each))
+    around = holes * _number(ABSENT) + len(rows) * _OF_NUMBER
+    fit = 0
+    for numbers in zip(*(row.values for row in rows), strict=True):
+        room -= around + sum([((n.bit_length() + 6) // 7 or 1) if n >= 0 else 10 for n in numbers])
+        if room < 0:
+            break
+        fit += 1
+    return fit
 
 
 def _overhead(rows: Sequence[Row]) -> int:

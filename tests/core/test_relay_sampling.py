@@ -299,7 +299,7 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., tuple[Hardware, list[Beside]
         rings = [made.beside(os.getpid(), alive=False) for _ in infos]
         for ring, info in zip(rings, infos, strict=True):
             ring.begin(info, time.perf_counter_ns())
-        until(lambda: provider.readings)
+        until(made._metrics)
         return made, rings
 
     yield begin
