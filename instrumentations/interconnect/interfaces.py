@@ -35,6 +35,7 @@ _LOOPBACK: Final = "lo"
 _OTHERS: Final = "others"
 _ETHERNET: Final = b"1"
 _INFINIBAND: Final = b"32"
+_ANYWHERE: Final = b"00000000"
 
 _COLUMNS: Final[tuple[tuple[int, str, Metric, str], ...]] = (
     (0, "rx_bytes", catalog.RECEIVED, catalog.RECEIVE),
@@ -215,7 +216,10 @@ class Traffic:
             name: known[name] if name in known else os.path.lexists(f"{self._folder}/{name}/device")
             for name in lines
         }
-        self._own = {name: is_own for name, is_own in self._own.items() if name in lines}
+        # Of few it is looked at anew: a bridge gets what it stands on.
+        self._own = {
+            name: is_own for name, is_own in self._own.items() if name in lines and len(lines) > _MANY
+        }
         worth = self._worth(lines)
         chosen = {name: interface for name, interface in self._chosen.items() if name in worth}
         fresh = [name for name in lines if name in worth and name not in chosen]
@@ -242,19 +246,23 @@ class Traffic:
     def _worth(self, names: Iterable[str]) -> set[str]:
         """Return those whose bytes are told of, but for `lo`."""
         physical = {name for name, is_physical in self._physical.items() if is_physical}
-        virtual = [name for name in names if name not in physical and name != _LOOPBACK]
-        own = {name for name in self._default_routes() if name in virtual and self._is_own(name)}
-        if physical or own:
-            return physical | own
-        return {name for name in virtual if self._is_own(name)}
+        virtual = {name for name in names if name not in physical and name != _LOOPBACK}
+        routed, by_default = self._routed()
+        if physical:
+            # A host, or a container that has a card beside the interface that it was given.
+            return physical | {name for name in by_default & virtual if self._is_own(name)}
+        own = {name for name in routed & virtual if self._is_own(name)}
+        return own or {name for name in virtual if self._is_own(name)}
 
-    def _default_routes(self) -> set[str]:
+    def _routed(self) -> tuple[set[str], set[str]]:
+        """Return the interfaces that have routes, and those that have a default route."""
         try:
-            lines = read_all(self._routes, _MOST_BYTES).splitlines()
+            lines = read_all(self._routes, _MOST_BYTES).splitlines()[1:]
         except OSError:
-            return set()
-        fields = [line.split() for line in lines]
-        return {os.fsdecode(each[0]) for each in fields if len(each) > 7 and each[1] == each[7] == b"0" * 8}
+            return set(), set()
+        routes = [fields for line in lines if len(fields := line.split()) > 7]
+        defaults = {os.fsdecode(fields[0]) for fields in routes if fields[1] == fields[7] == _ANYWHERE}
+        return {os.fsdecode(fields[0]) for fields in routes}, defaults
 
     def _is_own(self, name: str) -> bool:
         """Whether a virtual interface is an end of a link, and no way to others that are told of."""

@@ -166,6 +166,30 @@ def test_in_a_container_the_virtual_interface_is_its_own(tree: HostTree) -> None
     assert io(sources(tree)[0].read()).keys() == {"lo", "eth0"}
 
 
+def test_in_a_container_what_has_a_route_is_its_own(tree: HostTree) -> None:
+    """A second network, and containers within."""
+    container = Interfaces(tree)
+    for name in ("eth0", "eth7", "veth1a2b3c"):
+        container.add(name)
+    container.add("docker0", lower="veth1a2b3c")
+    container.show()
+    route(tree, "eth0", "docker0")  # and eth7 has one to its own network
+    assert io(sources(tree)[0].read()).keys() == {"eth0", "eth7"}
+
+
+def test_a_bridge_gets_what_it_stands_on(tree: HostTree) -> None:
+    container = Interfaces(tree)
+    container.add("eth0")
+    container.add("br0")
+    container.show()
+    route(tree, "eth0", "br0")
+    traffic, _ = sources(tree)
+    assert io(traffic.read()).keys() == {"eth0", "br0"}
+    container.add("br0", lower="eth0")
+    container.show()
+    assert io(survey(traffic)).keys() == {"eth0"}
+
+
 def test_in_a_container_with_a_card_of_its_own_both_are_told_of(tree: HostTree) -> None:
     container = Interfaces(tree)
     container.add("lo", kind=772)
