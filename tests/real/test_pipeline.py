@@ -288,6 +288,22 @@ def test_the_run_its_windows_and_remarkable_steps_are_kept_whole(sampling: Pipel
     assert f"a gateway kept the detail of {kept} of 80 training steps" in said
 
 
+def test_the_step_that_an_exception_ended_is_kept(sampling: Pipeline) -> None:
+    sim = simulate(Training(run_id="5a4e" * 8, epochs=1, steps_per_epoch=40, raises_at=30, service="raised"))
+    requests = requests_of(sim)
+    sent = spans_of(requests)
+    incomplete = [
+        span
+        for span in sent
+        if span.name == sc.STEP and span.attributes[sc.STEP_KIND].value == "incomplete" and not span.status
+    ]
+    (trace,) = {span.trace_id for span in incomplete}
+    assert not of_share(trace)
+    for request in requests:
+        send(sampling.agent.otlp_http, request)
+    wait_for_all(sampling.jaeger, [span for span in sent if span.trace_id == trace])
+
+
 def trained(sim: Simulated) -> set[str]:
     return {step_trace(sim, number) for number in range(80)}
 

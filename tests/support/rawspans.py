@@ -82,7 +82,7 @@ def decode(request: dict[str, Any]) -> Iterator[RawSpan]:
     for of_resource in request["resourceSpans"]:
         resource = _attributes(of_resource["resource"])
         for of_scope in of_resource["scopeSpans"]:
-            for span in of_scope["spans"]:
+            for span in of_scope.get("spans", ()):  # Jaeger may give scopes without any
                 yield RawSpan(
                     name=span["name"],
                     trace_id=span["traceId"],
