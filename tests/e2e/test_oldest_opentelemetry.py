@@ -21,14 +21,8 @@ _OTLP = tuple(f"exporter-otlp{end}" for end in ("", "-proto-common", "-proto-grp
 OF_THE_SDK = ("api", "sdk", "proto", *_OTLP)
 OF_THE_INSTRUMENTATIONS = ("instrumentation", "distro", "semantic-conventions")
 UNITS = (
-    *(
-        "core/test_context",
-        "core/test_neighbours",
-        "core/test_hooks",
-        "core/test_inprocess",
-        "core/test_otlp",
-    ),
-    "instrumentations/test_gpu_instrumentor",
+    *("core/test_context", "core/test_neighbours", "core/test_hooks", "core/test_inprocess"),
+    *("core/test_otlp", "instrumentations/test_gpu_instrumentor"),
 )
 SHAPES = training.ROOT / "tests" / "support" / "step_shapes.py"
 PROGRAM = """
