@@ -216,6 +216,30 @@ def test_beside_a_training_the_relay_tells(gpus: nvml.Control, collector: Receiv
         assert trained.returncode == 0, err
 
 
+def test_a_training_without_a_relay_tells_by_itself(
+    gpus: nvml.Control, collector: Receiver, tmp_path: Path
+) -> None:
+    """Where spans are converted in the training process no relay is there to sample."""
+    environ = {**settings(gpus, collector.port), "OTEL_SERVICE_NAME": "trainer", "GRADEML_IN_PROCESS": "1"}
+    command = instrumented(str(TRAINING), "10", "wait", str(tmp_path / "steps"))
+    trained = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=training.clean_environ(tmp_path, environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until(lambda: {gpu for _, name, gpu, _ in points(collector) if name == "hw.power"} == set(gpus.ids))
+        assert tellers(collector) == {"trainer"}
+    finally:
+        (tmp_path / "steps.stop").touch()
+        _, err = trained.communicate(timeout=WAIT_S)
+    assert trained.returncode == 0, err
+
+
 def test_a_short_program_loads_nothing(gpus: nvml.Control, collector: Receiver, tmp_path: Path) -> None:
     environ = {**settings(gpus, collector.port), "PYTHONPROFILEIMPORTTIME": "1"}
     del environ["OTEL_METRIC_EXPORT_INTERVAL"]
