@@ -39,7 +39,7 @@ MEDIA_UTILIZATION: Final = Metric(
     "1",
     GAUGE,
     "Part of the last sampling period of the driver in which a video encoder or decoder ran.",
-    "NVIDIA; GPUs with such units",
+    "NVIDIA; GPUs with such units; every fifth reading",
     (TASK,),
 )
 MEMORY_BUSY: Final = Metric(

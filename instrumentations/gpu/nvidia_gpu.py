@@ -70,6 +70,8 @@ class NvidiaGpu:
         self._pcie_looked_at: dict[int, float] = {}
         self._pcie_bytes: dict[int, float] = {}
         self._counters = Counters(device)
+        self._reasons: tuple[int, list[Reading]] = (-1, [])
+        """What held clocks down last, and its points."""
         self._instances: dict[str, Device] = {}
         self._mig: Probe | None = None
         self._mig_mode: int | None = None
@@ -154,8 +156,8 @@ class NvidiaGpu:
         if not any(group.is_energy for group in groups):
             add("energy", lambda: self._counters.energy(api.nvmlDeviceGetTotalEnergyConsumption(handle)))
         add("xid", lambda: self._xid_errors(handle))
-        add("encoder", lambda: self._media(api.nvmlDeviceGetEncoderUtilization, handle, "encoder"))
-        add("decoder", lambda: self._media(api.nvmlDeviceGetDecoderUtilization, handle, "decoder"))
+        add("encoder", lambda: self._media(api.nvmlDeviceGetEncoderUtilization, handle, "encoder"), _SOON)
+        add("decoder", lambda: self._media(api.nvmlDeviceGetDecoderUtilization, handle, "decoder"), _SOON)
         add("processes", lambda: self._processes(handle, device), _SOON)
         add("fans", lambda: self._fans(handle), _SOON)
         add("pcie link", lambda: self._pcie_link(handle), _SELDOM)
@@ -237,6 +239,8 @@ class NvidiaGpu:
     def _throttled(self, handle: object) -> list[Reading]:
         api = self._library.api
         reasons = api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        if reasons == self._reasons[0]:
+            return self._reasons[1]
         if reasons >= 1 << 32:
             raise Implausible(f"reasons {reasons:#x}")
         device = self.device
@@ -244,6 +248,7 @@ class NvidiaGpu:
             (device.series(catalog.THROTTLE_ACTIVE, name), int(bool(reasons & bit))) for bit, name in _REASONS
         ]
         readings.append((device.series(catalog.THROTTLED, capacity=1), int(bool(reasons & _HELD_DOWN))))
+        self._reasons = (reasons, readings)
         return readings
 
     def _fans(self, handle: object) -> list[Reading]:

@@ -19,6 +19,8 @@ ALL: Final = 0xFFFFFFFF
 
 Field = tuple[int, int]
 """Number and scope: which link, or `ALL`; 0 where there is none."""
+Answer = tuple[int, int, bytes]
+"""Type, result (0: it has a value) and value of a field, for `value`."""
 
 
 class _FieldValue(ctypes.Structure):
@@ -61,8 +63,8 @@ class Fields:
         for each, (number, scope) in zip(self._array, fields, strict=True):
             each.field_id, each.scope_id = number, scope
 
-    def read(self) -> list[tuple[int, int, bytes]]:
-        """Return of each its type, result (0: it has a value) and value, for `value`.
+    def read(self) -> list[Answer]:
+        """Return the answer for each.
 
         Raises NVMLError when the call as a whole failed, NotImplementedError where there is no such call.
         """

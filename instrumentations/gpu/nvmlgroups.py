@@ -17,7 +17,7 @@ from grademl_otel.catalog.metric import COUNTER, Metric
 from grademl_otel.convert.spans import Value
 from grademl_otel.instrumentations.gpu import nvml, plausible
 from grademl_otel.instrumentations.gpu.device import Device
-from grademl_otel.instrumentations.gpu.nvmlfields import ALL, UNSIGNED_INT, Field, Fields, value
+from grademl_otel.instrumentations.gpu.nvmlfields import ALL, UNSIGNED_INT, Answer, Field, Fields, value
 from grademl_otel.instrumentations.gpu.plausible import Total, within
 from grademl_otel.instrumentations.gpu.probes import Verdict
 from grademl_otel.sampling.source import Reading
@@ -178,6 +178,18 @@ def supported(api: Any, handle: object, failed: Failed) -> list[Group]:
     return list(chosen.values())
 
 
+class _Slot:
+    """Where the answers for a group are, and what came of the last ones."""
+
+    __slots__ = ("answered", "fields", "group", "reading")
+
+    def __init__(self, group: Group, fields: slice) -> None:
+        self.group = group
+        self.fields = fields
+        self.answered: list[Answer] | None = None
+        self.reading: Reading | None = None
+
+
 class Reader:
     """Reads groups in one call."""
 
@@ -188,42 +200,55 @@ class Reader:
         self._handle = handle
         self._counters = counters
         self._failed = failed
-        self._groups: list[Group] = []
+        self._slots: list[_Slot] = []
         self._keep(groups)
 
     def read(self) -> Sequence[Reading]:
         """Return a point of each group; what fails by itself is told to ``failed``."""
         readings: list[Reading] = []
         absent: list[Group] = []
-        answers = iter(self._fields.read())
+        answers = self._fields.read()
         now = time.perf_counter()
-        for group in self._groups:
-            (fields, factor), *_ = group.alternatives
-            answered = [next(answers) for _ in fields]
-            result = next((each[1] for each in answered if each[1]), 0)
-            try:
-                if result:
-                    raise self._api.NVMLError(result)
-                raw = factor * sum(value(kind, content) for kind, _, content in answered)
-                if not raw and group.metric is catalog.TEMPERATURE:
-                    continue  # so some say that they have no sensor
-                bits = 32 if answered[0][0] == UNSIGNED_INT and group.is_pcie else 64
-                readings.append(self._counters.reading(group, raw, bits, now))
-            except Exception as error:
-                verdict = nvml.verdict(error)
-                if verdict is Verdict.DEVICE:
-                    raise
-                if verdict is Verdict.UNSUPPORTED:
-                    absent.append(group)
-                else:
-                    self._failed(group.name, error)
+        for slot in self._slots:
+            answered = answers[slot.fields]
+            if answered != slot.answered:  # most counters are those of errors, and stand still
+                slot.answered = None
+                try:
+                    slot.reading = self._reading(slot.group, answered, now)
+                except Exception as error:
+                    verdict = nvml.verdict(error)
+                    if verdict is Verdict.DEVICE:
+                        raise
+                    if verdict is Verdict.UNSUPPORTED:
+                        absent.append(slot.group)
+                    else:
+                        self._failed(slot.group.name, error)
+                    continue
+                slot.answered = answered
+            if slot.reading is not None:
+                readings.append(slot.reading)
         if absent:
-            self._keep([group for group in self._groups if group not in absent])
+            self._keep([slot.group for slot in self._slots if slot.group not in absent])
         return readings
 
+    def _reading(self, group: Group, answered: Sequence[Answer], now: float) -> Reading | None:
+        raw = 0
+        for kind, result, content in answered:
+            if result:
+                raise self._api.NVMLError(result)
+            raw += value(kind, content)
+        if not raw and group.metric is catalog.TEMPERATURE:
+            return None  # so some say that they have no sensor
+        bits = 32 if answered[0][0] == UNSIGNED_INT and group.is_pcie else 64
+        return self._counters.reading(group, raw * group.alternatives[0][1], bits, now)
+
     def _keep(self, groups: Iterable[Group]) -> None:
-        self._groups = list(groups)
-        asked = [field for group in self._groups for field in group.alternatives[0][0]]
+        self._slots.clear()
+        asked: list[Field] = []
+        for group in groups:
+            fields = group.alternatives[0][0]
+            self._slots.append(_Slot(group, slice(len(asked), len(asked) + len(fields))))
+            asked += fields
         self._fields = Fields(self._api, self._handle, asked)
 
 

@@ -164,7 +164,6 @@ def test_what_is_not_supported_is_asked_for_once(
 GARBAGE: list[tuple[str, object, str]] = [
     ("utilization.gpu", 4_000_000_000, "hw.gpu.utilization{general}"),
     ("utilization.gpu", 101, "hw.gpu.utilization{general}"),
-    ("utilization.encoder", 0xFFFFFFFF, "hw.gpu.utilization{encoder}"),
     ("clock.1", 0xFFFFFFFF, "grademl.gpu.clock{sm}"),
     ("clock.2", 30_000, "grademl.gpu.clock{memory}"),
     ("memory.used", (80 << 30) + 1, "hw.gpu.memory.usage"),
@@ -204,6 +203,7 @@ def test_nonsense_is_no_value(
 @pytest.mark.parametrize(
     ("name", "garbage", "series"),
     [
+        ("utilization.encoder", 0xFFFFFFFF, "hw.gpu.utilization{encoder}"),
         ("power.limit", 0, "grademl.gpu.power.limit"),
         ("clock.max.1", 0xFFFFFFFF, "grademl.gpu.clock.limit{sm}"),
         ("temperature.limit.0", 4_294_967_295, "hw.temperature.limit{gpu,critical}"),
@@ -214,7 +214,7 @@ def test_nonsense_is_no_value(
         ("fans", 0xFFFFFFFF, "hw.fan.speed_ratio{0}"),
     ],
 )
-def test_limits_that_are_nonsense(
+def test_nonsense_in_what_is_read_seldom(
     name: str, garbage: object, series: str, a100: nvml.Control, provider: NvidiaProvider
 ) -> None:
     a100.set(name, garbage)
