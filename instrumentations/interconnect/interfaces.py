@@ -54,9 +54,10 @@ _PLACES: Final = tuple(place for place, _, _, _ in _COLUMNS)
 class _Interface:
     """One that is reported by itself."""
 
-    __slots__ = ("_line", "_numbers", "_paths", "_readings", "_runnings", "series")
+    __slots__ = ("_line", "_numbers", "_paths", "_readings", "_runnings", "physical", "series")
 
-    def __init__(self, name: str, folder: str):
+    def __init__(self, name: str, folder: str, physical: bool):
+        self.physical = physical
         device = shown(name)
         self._paths = [f"{folder}/{name}/statistics/{file}" for _, file, _, _ in _COLUMNS]
         self._runnings = [Running() for _ in _COLUMNS]
@@ -228,10 +229,10 @@ class Traffic:
                 key=lambda name: _bytes(lines[name]), reverse=True
             )  # where equal, in the kernel's order
         for name in fresh[: max(0, _MOST - len(chosen))]:
-            chosen[name] = _Interface(name, self._folder)
+            chosen[name] = _Interface(name, self._folder, self._physical[name])
         self._rest = frozenset(worth - chosen.keys())
         if _LOOPBACK in lines:
-            chosen[_LOOPBACK] = self._chosen.get(_LOOPBACK) or _Interface(_LOOPBACK, self._folder)
+            chosen[_LOOPBACK] = self._chosen.get(_LOOPBACK) or _Interface(_LOOPBACK, self._folder, False)
         self._chosen = chosen
         self._by_files = (
             len(lines) > _MANY
@@ -336,8 +337,9 @@ class Links:
                 continue
             series[name] = up, limit = self._series.get(name) or _of_link(shown(name))
             state = self._read(name, "operstate")
-            mbits = number(self._read(name, "speed"))
-            by_s = interface_limit(mbits) if state != b"down" else None
+            by_s: float | None = None
+            if interface.physical and state != b"down":  # the speed of a virtual one is made up
+                by_s = interface_limit(number(self._read(name, "speed")))
             interface.limit(by_s)
             if by_s is not None:
                 found.append((limit, by_s))

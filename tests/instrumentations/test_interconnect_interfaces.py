@@ -158,12 +158,17 @@ def test_what_stands_on_others_is_left_out(tree: HostTree, host: Interfaces) -> 
 
 
 def test_in_a_container_the_virtual_interface_is_its_own(tree: HostTree) -> None:
+    """And the speed that the kernel made up for it is none."""
     container = Interfaces(tree)
     container.add("lo", kind=772)
     container.add("tunl0", kind=768)
-    container.add("eth0")
+    container.add("eth0", speed="10000")
     container.show()
-    assert io(sources(tree)[0].read()).keys() == {"lo", "eth0"}
+    traffic, links = sources(tree)
+    readings = traffic.read()
+    assert io(readings).keys() == {"lo", "eth0"}
+    assert [(series.metric.name, value) for series, value in links.read()] == [("hw.network.up", 1)]
+    assert {series.capacity for series, _ in readings} == {None}
 
 
 def test_in_a_container_what_has_a_route_is_its_own(tree: HostTree) -> None:
