@@ -35,7 +35,7 @@ def source_facts(seconds: float, program: str | None = None) -> Facts:
         return {}
     if not _any(start):
         return {}
-    from grademl_otel.resource_detectors.git import refs, repository, urls  # only where there is one
+    from grademl_otel.resource_detectors.git import refs, repository  # only where there is one
 
     found = repository.find(start)
     if found is None:
@@ -48,10 +48,18 @@ def source_facts(seconds: float, program: str | None = None) -> Facts:
     if branch:
         facts[semconv.SOURCE_BRANCH] = files.text(at.branch)
     guarded: tuple[Callable[[], Facts], ...] = (
-        lambda: {semconv.SOURCE_REPOSITORY: urls.repository_url(found.settings, branch)},
+        lambda: _url(found, branch),
         lambda: _dirty(found, seconds, os.fsencode(program) if own else None) if at.revision else {},
     )
     return facts | collect(guarded)
+
+
+def _url(found: Repository, branch: str) -> Facts:
+    if not any(key.startswith("remote.") for key in found.settings):
+        return {}
+    from grademl_otel.resource_detectors.git.urls import repository_url
+
+    return {semconv.SOURCE_REPOSITORY: repository_url(found.settings, branch)}
 
 
 def _dirty(found: Repository, seconds: float, program: bytes | None) -> Facts:

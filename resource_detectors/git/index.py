@@ -47,22 +47,30 @@ class Entry(NamedTuple):
     """Git does not look at the file: `skip-worktree`, `assume-unchanged`."""
 
 
-class Subtree(NamedTuple):
+class Subtree:
     """What the index knows of the tree object of a folder."""
 
-    entries: int
-    """Tracked files in and below it; negative where the object is not known."""
-    oid: bytes
-    below: dict[bytes, Subtree]
+    __slots__ = ("below", "entries", "oid")
+
+    def __init__(self, entries: int, oid: bytes, below: dict[bytes, Subtree]) -> None:
+        self.entries = entries
+        """Tracked files in and below it; negative where the object is not known."""
+        self.oid = oid
+        self.below = below
 
 
-class Index(NamedTuple):
-    entries: list[Entry]
-    pending: bool
-    """A conflict, or a file that is to be added: the index is no tree that could be committed as it is."""
-    tree: Subtree | None
-    written: int
-    """When it was written, Unix ns, at a full second: a file changed since then may look as it did."""
+class Index:
+    """All of an index that tells of changes."""
+
+    __slots__ = ("entries", "pending", "tree", "written")
+
+    def __init__(self, entries: list[Entry], pending: bool, tree: Subtree | None, written: int) -> None:
+        self.entries = entries
+        self.pending = pending
+        """A conflict, or a file that is to be added: this index is no tree yet."""
+        self.tree = tree
+        self.written = written
+        """When it was written, Unix ns, at a full second: a file changed since then may look as it did."""
 
 
 def read(folder: bytes, oid_bytes: int, budget: Budget) -> Index:

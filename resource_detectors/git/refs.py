@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Final, NamedTuple
 
 from grademl_otel.resource_detectors import files
@@ -14,7 +13,8 @@ _LINKS: Final = 5
 _MOST_PACKED: Final = 1 << 23
 _BRANCHES: Final = b"refs/heads/"
 _OF_ONE_TREE: Final = (b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/")
-_REF: Final = re.compile(rb"refs/[^\0-\040\177~^:?*\[\\]+")
+_NOT_IN_REFS: Final = frozenset(b"~^:?*[\\\177") | frozenset(range(33))
+_HEX: Final = frozenset(b"0123456789abcdef")
 
 
 class Head(NamedTuple):
@@ -52,7 +52,8 @@ def _target(value: bytes) -> bytes | None:
     if not value.startswith(b"ref:"):
         return None
     name = value[4:].strip()
-    return name if _REF.fullmatch(name) and b".." not in name else b"refs/none"
+    usual = name.startswith(b"refs/") and b".." not in name and _NOT_IN_REFS.isdisjoint(name)
+    return name if usual else b"refs/none"
 
 
 def _packed(common: bytes, name: bytes) -> bytes:
@@ -62,4 +63,4 @@ def _packed(common: bytes, name: bytes) -> bytes:
 
 
 def _hex(value: bytes, oid_bytes: int) -> bytes:
-    return value if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * oid_bytes), value) else b""
+    return value if len(value) == 2 * oid_bytes and _HEX.issuperset(value) else b""

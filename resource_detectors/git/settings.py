@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 Section = dict[str, str]
 """Values by ``section.key`` or ``section.subsection.key``; the last wins. Subsections keep their case."""
 
-_SECTION: Final = re.compile(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\](.*)')
-_VALUE: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*(?:=(.*))?$")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
 
 
@@ -21,18 +18,42 @@ def parse(content: bytes) -> Section:
     for line in content.decode("utf-8", "replace").replace("\\\r\n", "").replace("\\\n", "").splitlines():
         line = line.strip()
         if line.startswith("["):
-            match = _SECTION.match(line)
-            if match is None:
-                section = ""
-                continue
-            section = match[1].lower()
-            if match[2] is not None:
-                section += "." + re.sub(r"\\(.)", r"\1", match[2])
-            line = match[3].strip()
-        match = _VALUE.match(line)
-        if match is not None and section:
-            found[f"{section}.{match[1].lower()}"] = "true" if match[2] is None else _value(match[2])
+            section, line = _header(line)
+        key, equals, value = line.partition("=")
+        key = key.strip()
+        if not equals:
+            key = key.partition("#")[0].partition(";")[0].strip()
+        if section and key[:1].isalpha() and key.replace("-", "").isalnum():
+            found[f"{section}.{key.lower()}"] = _value(value) if equals else "true"
     return found
+
+
+def _header(line: str) -> tuple[str, str]:
+    """The section that ``line`` begins, empty where it makes no sense, and what follows on the line."""
+    head, quote, rest = line[1:].partition('"')
+    if not quote or "]" in head:
+        head, bracket, rest = line[1:].partition("]")
+        return (_name(head) if bracket else ""), rest.strip()
+    subsection: list[str] = []
+    escaped = False
+    for at, c in enumerate(rest):
+        if escaped or c not in '\\"':
+            subsection.append(c)
+            escaped = False
+        elif c == "\\":
+            escaped = True
+        else:
+            end = rest[at + 1 :].lstrip()
+            name = _name(head)
+            if not name or not end.startswith("]"):
+                break
+            return f"{name}.{''.join(subsection)}", end[1:].strip()
+    return "", ""
+
+
+def _name(text: str) -> str:
+    name = text.strip().lower()
+    return name if name.replace("-", "").replace(".", "").isalnum() else ""
 
 
 def is_true(settings: Section, key: str, default: bool) -> bool:

@@ -9,18 +9,15 @@ from typing import Final
 from grademl_otel.resource_detectors.git.settings import Section
 
 _LONGEST: Final = 256
-_URL: Final = re.compile(
-    r"(?P<scheme>https?|ssh|git|git\+ssh|ssh\+git)://(?P<rest>[^/]+)/(?P<path>.*)", re.IGNORECASE
-)
-_SCP: Final = re.compile(r"(?:[^@:/\\]+@)?(?P<host>[^@:/\\]{2,}):(?P<path>[^:]*)")
-_HOST: Final = re.compile(
-    r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?P<port>:[0-9]{1,5})?"
-)
-_PATH: Final = re.compile(r"[A-Za-z0-9._~+-]+(?:/[A-Za-z0-9._~+-]+)*")
+# Compiled where one is needed: it takes longer than all the rest.
+_SCHEMES: Final = ("http", "https", "ssh", "git", "git+ssh", "ssh+git")
+_SCP: Final = r"(?:[^@:/\\]+@)?(?P<host>[^@:/\\]{2,}):(?P<path>[^:]*)"
+_HOST: Final = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?P<port>:[0-9]{1,5})?"
+_IN_PATHS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~+-/")
 _BY_HTTPS: Final = frozenset({"github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "huggingface.co"})
 """Hosts whose repositories have the same path over HTTPS as over SSH."""
-_TOKEN: Final = re.compile(
-    r"(?:gh[a-z]_|github_pat_|glpat-|gl[a-z]{2,5}-|hf_|xox[a-z]-|AKIA|ASIA|sk-)[A-Za-z0-9_-]{10,}"
+_TOKEN: Final = (
+    r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ft)-|hf_|xox[a-z]-|AKIA|ASIA|sk-)[A-Za-z0-9_-]{10,}"
     r"|[0-9A-Fa-f]{32,}|[A-Za-z0-9+_-]{48,}"
 )
 """What looks like a secret in a path: then nothing is told of it."""
@@ -36,8 +33,11 @@ def repository_url(settings: Section, branch: str) -> str:
         for key, value in settings.items()
         if key.startswith("remote.") and key.endswith(".url")
     }
-    for name in (settings.get(f"branch.{branch}.remote", ""), "origin", *remotes):
-        if name in remotes and (name == "origin" or len(remotes) == 1 or branch):
+    names = [settings.get(f"branch.{branch}.remote", ""), "origin"]
+    if len(remotes) == 1:
+        names.extend(remotes)
+    for name in names:
+        if name in remotes:
             return public(remotes[name])
     return ""
 
@@ -47,22 +47,27 @@ def public(url: str) -> str:
 
     A path of this host, and anything that is not plainly a host and a path, is not told.
     """
-    match = _URL.fullmatch(url)
-    if match is not None:
-        scheme = match["scheme"].lower()
-        scheme = scheme if scheme in ("http", "https") else "ssh"
-        told = match["rest"].rpartition("@")[2]
-        path = match["path"]
-        if scheme != "ssh":
+    scheme, colon, rest = url.partition("://")
+    if colon:
+        scheme = scheme.lower()
+        if scheme not in _SCHEMES:
+            return ""
+        told, _, path = rest.partition("/")
+        told = told.rpartition("@")[2]
+        if scheme.startswith("http"):
             path = path.partition("?")[0].partition("#")[0]
+        else:
+            scheme = "ssh"
     else:
-        match = _SCP.fullmatch(url)
-        if match is None or "://" in url:
+        match = re.fullmatch(_SCP, url)
+        if match is None:
             return ""
         scheme, told, path = "ssh", match["host"], match["path"]
-    place = _HOST.fullmatch(told)
+    place = re.fullmatch(_HOST, told)
     path = path.strip("/").removesuffix(".git").rstrip("/")
-    if place is None or not _PATH.fullmatch(path) or _TOKEN.search(path) or _TOKEN.search(told):
+    if place is None or not path or "//" in path or not _IN_PATHS.issuperset(path):
+        return ""
+    if re.search(_TOKEN, path) or re.search(_TOKEN, told):
         return ""
     host = place["host"].lower()
     if scheme == "ssh" and host in _BY_HTTPS and not place["port"]:

@@ -501,6 +501,7 @@ def test_nothing_is_run_and_nothing_is_written(
         ("https://user:se@cret@host/org/repo", "https://host/org/repo"),
         ("https://host/ghp_0123456789abcdefghij/repo", ""),
         ("https://host/" + "a1" * 30 + "/repo", ""),
+        ("https://host/flask-application/global-something-long", "https://host/flask-application/global-something-long"),
         ("ssh://me@host/~me/repo", ""),
         ("me@host:~/repo", ""),
         ("me@host:/home/me/repo", ""),
@@ -548,6 +549,9 @@ def test_which_remote(work: Path) -> None:
     assert told() == "https://host/origin"
     git(work, "config", "branch.main.remote", "fork")
     assert told() == "https://host/fork"
+    git(work, "remote", "rename", "origin", "upstream")
+    git(work, "config", "branch.main.remote", "gone")
+    assert told() == ""  # which of the two is meant?
 
 
 def test_settings_as_git_reads_them(tmp_path: Path) -> None:
