@@ -53,6 +53,8 @@ def public(url: str) -> str:
         if scheme not in _SCHEMES:
             return ""
         told, _, path = rest.partition("/")
+        if "@" in path:
+            return ""  # of a password with a slash in it
         told = told.rpartition("@")[2]
         if scheme.startswith("http"):
             path = path.partition("?")[0].partition("#")[0]

@@ -498,6 +498,8 @@ def test_nothing_is_run_and_nothing_is_written(
         ("ssh://git@host.example:2222/org/repo.git", "ssh://host.example:2222/org/repo"),
         ("deploy@host.example:srv/repo.git", "ssh://host.example/srv/repo"),
         ("https://user:se/cret@host/org/repo", ""),
+        ("https://user:12/cr?et@host/org/repo", ""),
+        ("https://user:12/cr#et@host/org/repo", ""),
         ("https://user:se@cret@host/org/repo", "https://host/org/repo"),
         ("https://host/ghp_0123456789abcdefghij/repo", ""),
         ("https://host/" + "a1" * 30 + "/repo", ""),
