@@ -406,7 +406,7 @@ TYPES = {
         "grademl.loader.in_order",
         "grademl.checkpoint.completed",
         *("grademl.collective.blocking", "grademl.collective.completed"),
-        "grademl.source.dirty",
+        *("grademl.source.dirty", "grademl.step.outlier"),
     },
     "int[]": {f"grademl.device.memory.{name}" for name in ("index", "allocated", "reserved", "peak")},
     "str[]": {"grademl.exporters", "grademl.window.lanes", "grademl.frameworks", "grademl.gpu.id"},
