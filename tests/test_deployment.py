@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compose file, the manifests for Kubernetes and the dashboards, as far as they can be judged without a
-Docker engine, a cluster and a Grafana. What Collector and Jaeger accept is asked of the real ones.
+"""The compose file and the dashboards, as far as they can be judged without a Docker engine and a Grafana.
+What Collector and Jaeger accept is asked of the real ones.
 """
 
 from __future__ import annotations
 
-import copy
 import json
-import os
 import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -23,25 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import trustme
 import yaml
 
 from grademl_otel import semconv
 from grademl_otel.catalog import METRICS
-from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
 
 from .conftest import StartCollector
-from .support import dashboards, servers
+from .support import dashboards, manifests, servers
 from .support.pipeline import send
+from .support.validated import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "collector-config"
 DOCUMENT = ROOT / "docs" / "deployment.md"
 COMPOSE = CONFIGS / "compose" / "compose.yaml"
-KUBERNETES = CONFIGS / "kubernetes"
-KUBERNETES_VERSIONS = ("1.30", "1.34", "1.37")
 
 TRACE_ID = "0123456789abcdef0123456789abcdef"
 TRACE = {
@@ -74,7 +68,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def compose() -> Json:
-    return _yaml(COMPOSE)
+    return manifests.read(COMPOSE)
 
 
 # --- Compose ----------------------------------------------------------------------------------------------
@@ -153,7 +147,9 @@ def test_names_of_other_services_exist(compose: Json) -> None:
 
 def test_grafana_reads_what_is_mounted(compose: Json) -> None:
     mounted = {target: source for source, target, *_mode in _volumes(compose["services"]["grafana"])}
-    (provider,) = _yaml(CONFIGS / "grafana" / "provisioning" / "dashboards" / "grademl.yaml")["providers"]
+    (provider,) = manifests.read(CONFIGS / "grafana" / "provisioning" / "dashboards" / "grademl.yaml")[
+        "providers"
+    ]
     folder = (COMPOSE.parent / mounted[provider["options"]["path"]]).resolve()
     assert folder == dashboards.FOLDER
     home = compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
@@ -172,7 +168,7 @@ def test_versions_are_those_that_the_tests_run(compose: Json) -> None:
         "jaegertracing/jaeger": {"v1.76.0": "2.13.0"}[parts.JAEGER_VERSION],
     }
     images = [service["image"] for service in compose["services"].values()]
-    images += [container["image"] for container in _containers(_plain_manifests())]
+    images += [container["image"] for container in manifests.containers(manifests.plain())]
     seen = set()
     for image in images:
         name, _, tag = image.partition(":")
@@ -203,7 +199,7 @@ def test_the_real_collector_accepts_what_compose_gives_it(
     service = compose["services"][name]
     by_target = {target: COMPOSE.parent / source for source, target, *_rest in _volumes(service)}
     configs = [by_target[argument.removeprefix("--config=")] for argument in service["command"]]
-    done = _validate(collector_binary, configs, _defaults(service["environment"]), tmp_path)
+    done = validate(collector_binary, configs, _defaults(service["environment"]), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -222,165 +218,6 @@ def test_the_real_jaeger_keeps_traces_when_it_is_killed(collector: StartCollecto
         servers.wait_until(again.has_trace, "finding what was there before")
     finally:
         again.kill()
-
-
-# --- Kubernetes -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_manifests_are_valid(version: str) -> None:
-    kinds = set()
-    for manifest in [*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]:
-        kubernetes_validate.validate(manifest, version, strict=True)
-        kinds.add(manifest["kind"])
-    assert kinds >= {"DaemonSet", "StatefulSet", "Job", "Service", "ConfigMap", "Namespace"}
-
-
-@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_a_wrong_manifest_is_refused(version: str) -> None:
-    agent = next(each for each in _rendered() if each["kind"] == "DaemonSet")
-    agent["spec"]["template"]["spec"]["hostpid"] = True
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(agent, version, strict=True)
-
-
-def test_all_manifests_of_the_folder_are_used() -> None:
-    used = {*_kustomization()["resources"], "kubernetes/job.yaml"}
-    there = {f"kubernetes/{path.name}" for path in KUBERNETES.glob("*.yaml")}
-    assert used == there
-
-
-@pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="the same is checked without kubectl, see _rendered"
-)
-def test_kubectl_makes_the_same_of_it() -> None:
-    """What the other tests look at is what `kubectl apply -k` sends, but for the digests behind names."""
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(CONFIGS)], capture_output=True, text=True, timeout=60, check=True
-    )
-    suffix = re.compile(r"^((?:agent|gateway)-(?:config|backends))-[0-9a-z]{10}$")
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [plain(each) for each in value]
-        return suffix.sub(r"\1", value) if isinstance(value, str) else value
-
-    theirs = {_key(each): plain(each) for each in yaml.safe_load_all(done.stdout)}
-    assert theirs == {_key(each): each for each in _rendered()}
-
-
-def test_the_component_fits_the_agent() -> None:
-    """Its patches add to lists that are there."""
-    component = _yaml(KUBERNETES / "host-metrics" / "kustomization.yaml")
-    assert "# components: [kubernetes/host-metrics]" in (CONFIGS / "Kustomization").read_text()
-    agent = next(each for each in _rendered() if each["kind"] == "DaemonSet")
-    (patch,) = component["patches"]
-    for change in yaml.safe_load(patch["patch"]):
-        assert change["op"] == "add"
-        *path, last = change["path"].strip("/").split("/")
-        assert last == "-"
-        place: Any = agent
-        for step in path:
-            place = place[int(step) if step.isdigit() else step]
-        place.append(change["value"])
-    for version in KUBERNETES_VERSIONS:
-        kubernetes_validate.validate(agent, version, strict=True)
-    (container,) = agent["spec"]["template"]["spec"]["containers"]
-    configs = {path.removeprefix("--config=/etc/otelcol/") for path in container["args"]}
-    assert configs == {"agent.yaml", "agent-host.yaml"}
-    assert configs <= set(_config_map("agent-config"))
-
-
-def test_containers_have_no_more_rights_than_they_need() -> None:
-    containers = list(_containers([*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]))
-    assert len(containers) == 4
-    for container in containers:
-        rights = container["securityContext"]
-        assert rights["allowPrivilegeEscalation"] is False
-        assert rights["readOnlyRootFilesystem"] is True
-        assert rights["capabilities"]["drop"] == ["ALL"]
-        assert "privileged" not in rights
-        assert "memory" in container["resources"]["limits"], container["name"]
-        may = rights["capabilities"].get("add", [])
-        assert may == (["CHOWN"] if container["name"] == "folder" else [])
-    for manifest in [*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]:
-        pod = _pod(manifest)
-        if pod is not None:
-            assert pod["automountServiceAccountToken"] is False
-            assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-
-
-def test_services_select_pods_and_ports_that_exist() -> None:
-    manifests = [*_rendered(), *_yaml_all(KUBERNETES / "job.yaml")]
-    pods = [each for each in manifests if _pod(each) is not None]
-    services = [each for each in manifests if each["kind"] == "Service"]
-    assert len(services) == 3
-    for service in services:
-        wanted = service["spec"]["selector"]
-        if wanted == {"batch.kubernetes.io/job-name": "train"}:  # set by the controller of jobs
-            (pod,) = (each for each in pods if each["kind"] == "Job")
-            assert pod["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
-            continue
-        (pod,) = (
-            each
-            for each in pods
-            if wanted.items() <= each["spec"]["template"]["metadata"].get("labels", {}).items()
-        )
-        ports = {
-            port["name"]: port["containerPort"]
-            for container in _containers([pod])
-            for port in container.get("ports", ())
-        }
-        for port in service["spec"]["ports"]:
-            assert ports[port["targetPort"]] == port["port"]
-
-
-def test_pods_read_the_files_of_this_folder() -> None:
-    for name, files in (
-        ("agent-config", ["agent.yaml", "agent-host.yaml"]),
-        ("gateway-config", ["gateway.yaml", "gateway-tempo.yaml"]),
-    ):
-        assert _config_map(name) == {file: (CONFIGS / file).read_text() for file in files}
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("kind", ["DaemonSet", "StatefulSet"])
-def test_the_real_collector_accepts_what_a_pod_gives_it(
-    kind: str, collector_binary: Path, tmp_path: Path
-) -> None:
-    pod = next(each for each in _rendered() if each["kind"] == kind)
-    (container,) = pod["spec"]["template"]["spec"]["containers"]
-    configs = [CONFIGS / argument.removeprefix("--config=/etc/otelcol/") for argument in container["args"]]
-    environ = {each["name"]: each.get("value", "") for each in container["env"]}
-    for source in container.get("envFrom", ()):
-        environ |= _config_map(source["configMapRef"]["name"])
-    read = "".join(path.read_text() for path in CONFIGS.glob("*.yaml"))
-    for setting in environ:
-        if setting.startswith("GRADEML_"):
-            assert f"${{env:{setting}:-" in read, setting
-    done = _validate(collector_binary, configs, environ, tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_example_job_says_where_it_runs() -> None:
-    """Our detectors read the variables that it sets."""
-    job = next(each for each in _yaml_all(KUBERNETES / "job.yaml") if each["kind"] == "Job")
-    (container,) = _containers([job])
-    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-0"}
-    for each in container["env"]:
-        told = each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-        environ[each["name"]] = each["value"] if told is None else re.sub(r"\W", "-", told).strip("-")
-    facts = kubernetes_facts(environ, proc="/nowhere", root="/nowhere")
-    assert facts == {
-        "k8s.pod.name": "metadata-name",
-        "k8s.pod.uid": "metadata-uid",
-        "k8s.namespace.name": "metadata-namespace",
-        "k8s.node.name": "spec-nodeName",
-        "k8s.job.name": "train",
-        "k8s.container.name": "train",
-    }
 
 
 # --- Between machines -------------------------------------------------------------------------------------
@@ -485,21 +322,14 @@ def test_dashboards_have_the_shape_that_grafana_expects() -> None:
 
 
 def test_prometheus_promotes_what_the_dashboards_group_by() -> None:
-    promoted = _yaml(CONFIGS / "prometheus" / "prometheus.yml")["otlp"]["promote_resource_attributes"]
+    promoted = manifests.read(CONFIGS / "prometheus" / "prometheus.yml")["otlp"][
+        "promote_resource_attributes"
+    ]
     assert tuple(promoted) == dashboards.tool("asking").PROMOTED
     assert semconv.RUN_ID in promoted
 
 
 # --- Helpers ----------------------------------------------------------------------------------------------
-
-
-def _yaml(path: Path) -> Json:
-    loaded: Json = yaml.safe_load(path.read_text("utf-8"))
-    return loaded
-
-
-def _yaml_all(path: Path) -> list[Json]:
-    return list(yaml.safe_load_all(path.read_text("utf-8")))
 
 
 def _volumes(service: Json) -> Iterator[list[str]]:
@@ -515,14 +345,6 @@ def _defaults(environment: Json) -> dict[str, str]:
 def _check_compose(path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def _validate(
-    binary: Path, configs: list[Path], environ: dict[str, str], folder: Path
-) -> subprocess.CompletedProcess[str]:
-    command = [str(binary), "validate", *(f"--config={path}" for path in configs)]
-    settings = {**os.environ, **environ, "GRADEML_COLLECTOR_DATA": str(folder / "data")}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60)
 
 
 @dataclass
@@ -567,7 +389,7 @@ def _start_jaeger(folder: Path) -> _Jaeger:
 
 def _asked_health() -> dict[str, str]:
     """The path at which compose asks each server's health, by the server's name."""
-    test = " ".join(_yaml(COMPOSE)["services"]["health"]["healthcheck"]["test"])
+    test = " ".join(manifests.read(COMPOSE)["services"]["health"]["healthcheck"]["test"])
     return dict(re.findall(r"(\w+):\d+(/\w*)", test))
 
 
@@ -597,12 +419,12 @@ def _is_served(port: int, context: ssl.SSLContext) -> bool:
 
 def _data_sources() -> list[Json]:
     path = CONFIGS / "grafana" / "provisioning" / "datasources" / "grademl.yaml"
-    found: list[Json] = _yaml(path)["datasources"]
+    found: list[Json] = manifests.read(path)["datasources"]
     return found
 
 
 def _rules() -> Json:
-    return _yaml(CONFIGS / "prometheus" / "rules.yml")
+    return manifests.read(CONFIGS / "prometheus" / "rules.yml")
 
 
 def _known_series() -> set[str]:
@@ -614,60 +436,3 @@ def _known_series() -> set[str]:
         histogram = kind == names.HISTOGRAM
         known |= {f"{series}_{part}" for part in ("bucket", "sum", "count")} if histogram else {series}
     return known
-
-
-def _kustomization() -> Json:
-    return _yaml(CONFIGS / "Kustomization")
-
-
-def _plain_manifests() -> list[Json]:
-    return [each for path in sorted(KUBERNETES.glob("*.yaml")) for each in _yaml_all(path)]
-
-
-def _rendered() -> list[Json]:
-    """What `kubectl kustomize` makes of the folder, but for the digests behind names of config maps.
-
-    Of kustomize only what collector-config/Kustomization uses is known here, so that a machine without
-    kubectl checks the same objects.
-    """
-    asked = _kustomization()
-    assert set(asked) == {"apiVersion", "kind", "namespace", "resources", "configMapGenerator", "labels"}
-    objects = [each for path in asked["resources"] for each in _yaml_all(CONFIGS / path)]
-    for generated in asked["configMapGenerator"]:
-        data = {file: (CONFIGS / file).read_text("utf-8") for file in generated.get("files", ())}
-        data |= dict(literal.split("=", 1) for literal in generated.get("literals", ()))
-        meta = {"name": generated["name"]}
-        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
-    (labels,) = asked["labels"]
-    objects = copy.deepcopy(objects)
-    for each in objects:
-        each["metadata"].setdefault("labels", {}).update(labels["pairs"])
-        if each["kind"] != "Namespace":
-            each["metadata"]["namespace"] = asked["namespace"]
-    return objects
-
-
-def _config_map(name: str) -> dict[str, str]:
-    data: dict[str, str] = next(
-        each["data"]
-        for each in _rendered()
-        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name
-    )
-    return data
-
-
-def _key(manifest: Json) -> tuple[str, str]:
-    return manifest["kind"], re.sub(r"-[0-9a-z]{10}$", "", manifest["metadata"]["name"])
-
-
-def _pod(manifest: Json) -> Json | None:
-    pod: Json | None = manifest.get("spec", {}).get("template", {}).get("spec")
-    return pod
-
-
-def _containers(manifests: list[Json]) -> Iterator[Json]:
-    for manifest in manifests:
-        pod = _pod(manifest)
-        if pod is not None:
-            yield from pod.get("initContainers", ())
-            yield from pod["containers"]
