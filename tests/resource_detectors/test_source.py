@@ -294,6 +294,19 @@ def test_too_much_for_the_time_is_not_told(work: Path) -> None:
     assert semconv.SOURCE_DIRTY not in facts
 
 
+def test_what_has_no_chance_is_not_begun(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = git(work, "rev-parse", "HEAD:a.py").strip()
+    listed = "".join(f"100644 {blob}\tbig/{n // 100}/{n}.py\n" for n in range(20_000))
+    command = ["git", "update-index", "--index-info"]
+    subprocess.run(command, cwd=work, env=ENVIRON, input=listed, text=True, check=True)
+    assert len(index.read(found(work).folder, 20, Budget(_LONG)).entries) == 20_005
+    assert source_facts(_LONG, str(work / "a.py"))[semconv.SOURCE_DIRTY] is True
+    monkeypatch.setattr(index, "read", None)
+    facts = source_facts(0.04, str(work / "a.py"))
+    assert facts[semconv.SOURCE_REVISION] == revision(work)
+    assert semconv.SOURCE_DIRTY not in facts
+
+
 def test_objects_are_read_as_git_reads_them(tmp_path: Path) -> None:
     folder = new(tmp_path / "r")
     for number in range(12):  # similar trees, so that packs have deltas
