@@ -156,14 +156,14 @@ class Hardware:
             run = self._runs[key] = _Run(key, info, self._bins, first)
         run.rings.add(ring)
         if ring.pid is not None and self._processes is not None:
-            self._processes.follow(ring.pid, f"rank {info.rank}", key)
+            self._processes.follow(ring, ring.pid, f"rank {info.rank}", key)
         return run
 
     def leave(self, ring: _OfRing, run: _Run) -> None:
         """``ring`` is told to its end; with the last one of a run what is known of the host goes out."""
         run.rings.discard(ring)
-        if ring.pid is not None and self._processes is not None:
-            self._processes.leave(ring.pid)
+        if self._processes is not None:
+            self._processes.leave(ring)
         if run.rings or self._runs.get(run.key) is not run:
             return
         del self._runs[run.key]
@@ -177,11 +177,11 @@ class Hardware:
             self._elections.give_back(f"files {run.store.folder}")
             run.store.close()
 
-    def process_metrics(self, pid: int, unix_offset: int) -> Sequence[Metric]:
-        """Return the metrics of a process and its descendants."""
+    def process_metrics(self, ring: _OfRing, unix_offset: int) -> Sequence[Metric]:
+        """Return the metrics of the process of ``ring`` and its descendants."""
         if self._processes is None:
             return ()
-        return metrics_of_samples(self._processes.latest(pid), unix_offset)
+        return metrics_of_samples(self._processes.latest(ring), unix_offset)
 
     # --- Sampling ---------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class _OfRing:
     def metrics(self) -> Sequence[Metric]:
         if self.pid is not None and self._info is not None:
             with _ours():
-                return self._hardware.process_metrics(self.pid, self._info.perf_to_unix_ns)
+                return self._hardware.process_metrics(self, self._info.perf_to_unix_ns)
         return ()
 
     def end(self) -> None:

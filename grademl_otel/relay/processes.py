@@ -40,24 +40,25 @@ class JobProcesses:
         self._interval = interval_ns
         self._clock = clock or time.perf_counter_ns
         self._lock = threading.Lock()
-        self._trees: dict[int, _Tree] = {}
+        self._trees: dict[Hashable, _Tree] = {}
+        """By ring: a process that begins its next run has two for a moment."""
 
-    def follow(self, pid: int, device: str, owner: Hashable) -> None:
-        """Read the process ``pid`` from now on, as ``device`` in the tables of ``owner``."""
+    def follow(self, ring: Hashable, pid: int, device: str, owner: Hashable) -> None:
+        """Read the process ``pid`` of ``ring`` from now on, as ``device`` in the tables of ``owner``."""
         with self._lock:
-            self._trees[pid] = _Tree(device, owner)
+            self._trees[ring] = _Tree(pid, device, owner)
 
-    def leave(self, pid: int) -> None:
+    def leave(self, ring: Hashable) -> None:
         """Read it no more."""
         with self._lock:
-            tree = self._trees.pop(pid, None)
+            tree = self._trees.pop(ring, None)
         if tree is not None:
             tree.left = True
 
-    def latest(self, pid: int) -> list[Sample]:
-        """Return the last sample of each series of ``pid``; nothing where it is old."""
+    def latest(self, ring: Hashable) -> list[Sample]:
+        """Return the last sample of each series of the process of ``ring``; nothing where it is old."""
         with self._lock:
-            tree = self._trees.get(pid)
+            tree = self._trees.get(ring)
             at, readings = (0, ()) if tree is None else tree.latest
         if self._clock() - at > max(_FRESH * self._interval, 2_000_000_000):
             return []
@@ -70,11 +71,11 @@ class JobProcesses:
         with self._lock:
             trees = list(self._trees.items())
         failure: Exception | None = None
-        for pid, tree in trees:
+        for ring, tree in trees:
             try:
-                self._read_one(pid, tree)
+                self._read_one(tree)
             except SourceGone:
-                self.leave(pid)
+                self.leave(ring)
             except Exception as error:  # the others are read all the same
                 failure = error
         if failure is not None:
@@ -85,9 +86,9 @@ class JobProcesses:
         with self._lock:
             self._trees.clear()
 
-    def _read_one(self, pid: int, tree: _Tree) -> None:
+    def _read_one(self, tree: _Tree) -> None:
         if tree.source is None:
-            tree.source = self._open_tree(pid, tree.device)
+            tree.source = self._open_tree(tree.pid, tree.device)
         readings = tree.source.read()
         now = self._clock()
         if tree.left:
@@ -102,9 +103,10 @@ class JobProcesses:
 class _Tree:
     """One process with its descendants."""
 
-    __slots__ = ("device", "latest", "left", "owner", "source")
+    __slots__ = ("device", "latest", "left", "owner", "pid", "source")
 
-    def __init__(self, device: str, owner: Hashable):
+    def __init__(self, pid: int, device: str, owner: Hashable):
+        self.pid = pid
         self.device = device
         self.owner = owner
         self.source: Source | None = None

@@ -249,10 +249,10 @@ class Tree:
 def test_processes_are_told_of_in_their_own_run_only() -> None:
     bins, now = Bins(), [0]
     processes = JobProcesses(Tree, bins, S, lambda: now[0])
-    processes.follow(1, "rank 0", "a")
-    processes.follow(2, "rank 1", "a")
-    processes.follow(3, "rank 0", "b")
-    processes.follow(404, "rank 1", "b")
+    processes.follow("ring 1", 1, "rank 0", "a")
+    processes.follow("ring 2", 2, "rank 1", "a")
+    processes.follow("ring 3", 3, "rank 0", "b")
+    processes.follow("ring 4", 404, "rank 1", "b")
     for second in range(5):
         now[0] = (second + 1) * S
         assert processes.read() == ()
@@ -263,25 +263,37 @@ def test_processes_are_told_of_in_their_own_run_only() -> None:
         ("rank 1", "memory"): [2000] * 4,
     }
     assert {row.device for row in bins.rows(1, 5, "b")} == {"rank 0"}
-    assert [(s.series.metric.name, s.value, s.start_ns) for s in processes.latest(2)] == [
+    assert [(s.series.metric.name, s.value, s.start_ns) for s in processes.latest("ring 2")] == [
         ("process.cpu.time", 5.0, S),
         ("process.memory.usage", 2000, S),
     ]
     now[0] = 60 * S
-    assert processes.latest(2) == []
-    processes.leave(2)
+    assert processes.latest("ring 2") == []
+    processes.leave("ring 2")
     processes.read()
-    assert [sample.value for sample in processes.latest(1)] == [6.0, 1000]
-    assert processes.latest(2) == []
+    assert [sample.value for sample in processes.latest("ring 1")] == [6.0, 1000]
+    assert processes.latest("ring 2") == []
+
+
+def test_a_process_that_begins_its_next_run_is_followed_on() -> None:
+    bins = Bins()
+    processes = JobProcesses(Tree, bins, S)
+    processes.follow("first ring", 1, "rank 0", "first run")
+    processes.read()
+    processes.follow("second ring", 1, "rank 0", "second run")
+    processes.leave("first ring")
+    processes.read()
+    assert processes.latest("first ring") == []
+    assert len(processes.latest("second ring")) == 2
 
 
 def test_a_process_that_cannot_be_read_stops_no_other() -> None:
     processes = JobProcesses(Tree, Bins(), S)
-    processes.follow(13, "rank 0", "a")
-    processes.follow(2, "rank 1", "a")
+    processes.follow("ring 1", 13, "rank 0", "a")
+    processes.follow("ring 2", 2, "rank 1", "a")
     with pytest.raises(PermissionError):
         processes.read()
-    assert len(processes.latest(2)) == 2
+    assert len(processes.latest("ring 2")) == 2
 
 
 # --- Metrics -----------------------------------------------------------------------------------------------
