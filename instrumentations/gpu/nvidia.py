@@ -32,7 +32,7 @@ class Unidentified:
         """Raise what it answered."""
         if self.gone:
             raise SourceGone(self.name)
-        raise self.error
+        raise self.error.with_traceback(None)  # that of the last time would stay, and grow
 
     def close(self) -> None:
         """Nothing is held."""

@@ -38,8 +38,9 @@ NONE: Final = frozenset((DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND))
 """There are no GPUs of NVIDIA here, or nobody who could read them."""
 _DEVICE: Final = NONE | {UNINITIALIZED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH, GPU_NOT_FOUND}
 
-_LOST_AGAIN_S: Final = 60.0
-"""So often the library is initialized anew because of a GPU that was lost: it may be back."""
+_LOST_AGAIN_S: Final = (60.0, 600.0)
+"""So long after the last time, at first and at most, the library is initialized anew because of a GPU that
+was lost: it may be back."""
 
 
 class Missing(Exception):
@@ -75,7 +76,8 @@ class Library:
         self._lock = threading.RLock()
         self._idle = threading.Condition(threading.Lock())
         self._calls = 0
-        self._lost_at = -_LOST_AGAIN_S
+        self._lost_again_at = 0.0
+        self._lost_pause = _LOST_AGAIN_S[0]
 
     @property
     def api(self) -> Any:
@@ -133,9 +135,11 @@ class Library:
     def _close_when_idle(self, generation: int) -> None:
         """Other GPUs may be in the middle of a call, which closing would break; one may hang in one."""
         with self._lock:
-            if generation != self.generation or time.monotonic() - self._lost_at < _LOST_AGAIN_S:
+            now = time.monotonic()
+            if generation != self.generation or now < self._lost_again_at:
                 return
-            self._lost_at = time.monotonic()
+            self._lost_again_at = now + self._lost_pause
+            self._lost_pause = min(2 * self._lost_pause, _LOST_AGAIN_S[1])
             with self._idle:
                 idle = self._idle.wait_for(lambda: not self._calls, timeout=1.0)
             if idle:

@@ -282,7 +282,7 @@ def test_the_library_is_initialized_anew_for_a_lost_gpu(
             source.read()
     assert opened.generation == 2, "once, not each time"
     assert values(other.read(), a100.ids[1])["hw.power"] == 351.25
-    monkeypatch.setattr(opened, "_lost_at", -math.inf)
+    monkeypatch.setattr(opened, "_lost_again_at", -math.inf)
     with opened.call(), pytest.raises(pynvml.NVMLError_GpuIsLost):
         source.read()
     other.read()

@@ -19,6 +19,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -27,6 +28,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from .needed import cannot_be_had
 
@@ -58,6 +61,8 @@ def build(old_driver: bool = False) -> Path:
 
     ``old_driver``: without the functions that drivers before 510 lack.
     """
+    if sys.platform != "linux":
+        pytest.skip("NVIDIA's library is one of Linux, and so is its stand-in")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("gcc")
     if compiler is None:
         cannot_be_had("no C compiler (cc, gcc), which makes the stand-in for NVIDIA's library")
