@@ -154,9 +154,9 @@ class Hardware:
         if run is None:
             first = max(run_start // SECOND, self._told.pop(key, 0))
             run = self._runs[key] = _Run(key, info, self._bins, first)
-        run.rings.add(ring)
         if ring.pid is not None and self._processes is not None:
-            self._processes.follow(ring, ring.pid, f"rank {info.rank}", key)
+            self._processes.follow(ring, ring.pid, run.name_of(info.rank, ring.pid), key)
+        run.rings.add(ring)
         return run
 
     def leave(self, ring: _OfRing, run: _Run) -> None:
@@ -265,6 +265,11 @@ class _Run:
         self._end_ns = 0
         """The latest end of a run span, in ns of perf_counter."""
 
+    def name_of(self, rank: int, pid: int) -> str:
+        """Return what a process is called in tables; two that say that they are one rank are kept apart."""
+        taken = any(ring.rank == rank and ring.pid != pid for ring in self.rings)
+        return f"rank {rank} process {pid}" if taken else f"rank {rank}"
+
     def has_store(self) -> bool:
         """Look for the run's folder; whether there is one."""
         if self.store is None:
@@ -314,6 +319,11 @@ class _OfRing:
         self._info: marks.RunInfo | None = None
         self._run: _Run | None = None
         self._ending = False
+
+    @property
+    def rank(self) -> int:
+        """-1 as long as it is not known."""
+        return -1 if self._info is None else self._info.rank
 
     def begin(self, info: marks.RunInfo, run_start_ns: int) -> None:
         self._info = info

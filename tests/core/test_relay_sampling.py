@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -285,6 +286,22 @@ def test_a_process_that_begins_its_next_run_is_followed_on() -> None:
     processes.read()
     assert processes.latest("first ring") == []
     assert len(processes.latest("second ring")) == 2
+
+
+def test_two_processes_of_one_rank_are_kept_apart(tmp_path: Path) -> None:
+    made = hardware(tmp_path)
+    followed: list[str] = []
+    processes: Any = SimpleNamespace(follow=lambda ring, pid, device, owner: followed.append(device))
+    made._processes = processes
+    for pid, info in (
+        (1, INFO),
+        (2, INFO),
+        (1, INFO),
+        (3, replace(INFO, attempt=1)),
+        (4, replace(INFO, rank=1)),
+    ):
+        made.beside(pid, alive=True).begin(info, 0)
+    assert followed == ["rank 0", "rank 0 process 2", "rank 0 process 1", "rank 0", "rank 1"]
 
 
 def test_a_process_that_cannot_be_read_stops_no_other() -> None:
