@@ -252,6 +252,43 @@ def test_prometheus_has_loaded_the_alerts_and_can_evaluate_them(fed: Pipeline) -
             assert _answer(fed, measured), rule["alert"]
 
 
+def test_alerts_tell_of_what_they_are_for_and_of_nothing_else(fed: Pipeline) -> None:
+    """A run that stands still and waits for data all the time, beside a GPU that is held down and fails."""
+    job, host = "dashboards-bad", "bad-host"
+    of_rank = Resource({"service.name": job, "host.name": host, semconv.RUN_ID: "f" * 32, semconv.RANK: 0})
+    of_host = Resource({"service.name": job, "host.name": host})
+    gpu: Attributes = {"hw.id": "GPU-9", "hw.type": "gpu", "grademl.gpu.index": "0"}
+    source: Attributes = {"grademl.sampler.source": "gpu 0", "error.type": "GPU_IS_LOST"}
+    now = time.time_ns()
+    start = now - 400 * 10**9
+    for seconds in range(100, 401, 50):
+        at = start + seconds * 10**9
+        waited = Point(seconds, {semconv.PHASE: semconv.DATA_WAIT})
+        steps = Point(50, {semconv.STEP_KIND: "train"})
+        lost = Point(7, {semconv.REASON: "dropped"})
+        metrics: list[Metric] = [
+            Sum(semconv.METRIC_PHASE_TIME, "s", "", start, at, [waited]),
+            Sum(semconv.METRIC_STEPS, "{step}", "", start, at, [steps]),
+            Sum(semconv.METRIC_TRACER_UNSENT, "{span}", "", start, at, [lost]),
+        ]
+        send(fed.agent.otlp_http, metric_line(of_rank, metrics), "metrics")
+        metrics = [
+            Gauge(catalog.gpu.THROTTLED.name, "1", "", at, [Point(1, gpu)]),
+            Sum(catalog.gpu.ERRORS.name, "{error}", "", start, at, [Point(1, {**gpu, "error.type": "xid"})]),
+            Sum(catalog.sampler.FAILURES.name, "{failure}", "", start, at, [Point(seconds, source)]),
+        ]
+        send(fed.agent.otlp_http, metric_line(of_host, metrics), "metrics")
+    arrived = f'rate(grademl_sampler_failures_total{{host_name="{host}"}}[5m])'
+    servers.wait_until(lambda: _answer(fed, arrived) != [], "arriving in Prometheus")
+    good = {JOB, HOST}
+    for rule in (rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]):
+        told = [series["metric"] for series in _answer(fed, rule["expr"])]
+        whom = {labels.get("job") or labels["host_name"] for labels in told}
+        assert whom & {job, host}, rule["alert"]
+        if rule["alert"] in ("TrainingWaitsForData", "TrainingStandsStill", "GpuHeldDown"):
+            assert not whom & good, rule["alert"]
+
+
 # --- Helpers ----------------------------------------------------------------------------------------------
 
 
