@@ -8,6 +8,7 @@ Nothing is loaded before, so that programs that end soon pay nothing. Silent are
 * a process whose training is recorded by a relay, which samples for all ranks, and workers of its loaders;
 * a process beside a relay that sends this host's metrics to the same place;
 * all but one of the processes that report to the same place, as the workers of a server do;
+* a program without a collector: where none was named, and none is there;
 * a program at its end: with a collector that does not answer, anything to send would keep it for seconds.
 """
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from grademl_otel.instrumentations.gpu import exporters
 from grademl_otel.messages import complain, warn
 
 if TYPE_CHECKING:
@@ -147,7 +149,7 @@ class Observer:
     def _collect(self) -> None:
         """A collection begins: see who samples, and note what was read last."""
         self._found = {}
-        if self._others_tell():
+        if _of_a_relay() or exporters.nobody_listens(self._meter) or self._others_tell():
             self._rest(0.0)
             return
         if self._sampler is None:
@@ -156,8 +158,7 @@ class Observer:
             self._found = self._totals.observations(samples)
 
     def _others_tell(self) -> bool:
-        if _of_a_relay():
-            return True
+        """Whether another process of this host reports to the same place."""
         from grademl_otel.sampling import election
 
         elections = self._elections = self._elections or self._ballot()
@@ -221,9 +222,7 @@ class Observer:
         try:
             sampler = self._sampler
             if sampler is not None:
-                from grademl_otel.instrumentations.gpu.lastexport import give_up_waiting
-
-                give_up_waiting(self._meter)
+                exporters.give_up_waiting(self._meter)
                 sampler.stop(_STOP_S)
         except Exception:
             pass  # nobody is left who would want to know

@@ -201,7 +201,7 @@ def test_metrics_of_a_copy_are_those_of_its_source(tmp_path: Path) -> None:
 def test_what_was_sampled_is_read_as_it_was_written(tmp_path: Path) -> None:
     start, time = 1_764_570_000_000_000_000, 1_764_570_001_000_000_000
     gpu: Attributes = {"hw.id": "GPU-1", "hw.type": "gpu"}
-    metrics = [
+    metrics: list[spans.Metric] = [
         spans.Gauge("hw.temperature", "Cel", "Hot.", time, [spans.Point(40.5, gpu, start, time - 5)]),
         spans.UpDown("hw.gpu.memory.usage", "By", "", start, time, [spans.Point(1 << 40, gpu)]),
         spans.Sum("hw.energy", "J", "", start, time, [spans.Point(7, gpu, start + 3, time - 5)]),

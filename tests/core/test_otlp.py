@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from grademl_otel import marks, semconv
-from grademl_otel.convert.spans import Gauge, Link, Point, Resource, Span, Sum, UpDown
+from grademl_otel.convert.spans import Gauge, Link, Metric, Point, Resource, Span, Sum, UpDown
 from grademl_otel.convert.totals import metrics_of
 from grademl_otel.export import otlp, otlpjson
 from grademl_otel.export.sdkspans import hand_on, sdk_resource
@@ -218,7 +218,7 @@ def test_metric_line_and_request_agree() -> None:
     assert parsed(otlpjson.metric_line(RESOURCE, metrics)) == collector_form(encoded)
 
 
-SAMPLED = [
+SAMPLED: list[Metric] = [
     Gauge(
         "hw.temperature", "Cel", "How hot.", 3000, [Point(40.5, {"hw.id": "GPU-1"}, 1000, 2900), Point(41)]
     ),

@@ -450,7 +450,8 @@ def test_counts_of_what_is_gone_stay(make: Any) -> None:
 
 
 def test_no_more_threads_is_told_and_tried_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, refused = threading.Thread.start, []
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
 
     def starting(thread: threading.Thread) -> None:
         if thread.name == "grademl a" and not refused:

@@ -7,6 +7,7 @@ from __future__ import annotations
 # handler, which frees a lock, was registered after it.
 import concurrent.futures.thread  # noqa: F401
 import os
+import socket
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from opentelemetry.sdk.metrics.export import (
 from grademl_otel.catalog import gpu as catalog
 from grademl_otel.digest import destination_digest
 from grademl_otel.instrumentations import gpu
+from grademl_otel.instrumentations.gpu import exporters
 from grademl_otel.instrumentations.gpu import observer as observing
 from grademl_otel.instrumentations.gpu.instrumentor import GpuInstrumentor
 from grademl_otel.lifecycle import session
@@ -311,6 +313,7 @@ class Waiting(MetricExporter):
 
     def __init__(self, over_http: bool) -> None:
         super().__init__()
+        self._endpoint = "collector:4317"
         self.pause = threading.Event()
         if over_http:
             self._client = SimpleNamespace(_shutdown_event=self.pause)
@@ -325,6 +328,39 @@ class Waiting(MetricExporter):
 
     def shutdown(self, *_: Any, **__: Any) -> None:
         pass
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "default"),
+    [("localhost:4317", "localhost:4317"), ("http://localhost:4318/v1/metrics", "localhost:4318")],
+)
+def test_without_a_collector_nothing_is_sampled_until_there_is_one(
+    cards: list[Card], monkeypatch: pytest.MonkeyPatch, endpoint: str, default: str
+) -> None:
+    exporter = Waiting(over_http=False)
+    exporter._endpoint = endpoint
+    reader = PeriodicExportingMetricReader(exporter, float("inf"))
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    with socket.create_server(("localhost", 0)) as collector:
+        port = collector.getsockname()[1]
+        monkeypatch.setattr(
+            exporters, "_DEFAULTS", {endpoint.removeprefix("http://")[:14]: ("localhost", port)}
+        )
+        collector.close()
+        GpuInstrumentor().instrument(meter_provider=provider)
+        observer = GpuInstrumentor()._observer
+        assert observer is not None
+        reader.collect()
+        until(lambda: not any(thread.name == "grademl gpu" for thread in threading.enumerate()))
+        reader.collect()
+        assert (cards, observer._found) == ([], {})
+    with socket.create_server(("localhost", port)):
+        reader.collect()
+        until(lambda: (reader.collect(), observer._found)[1])
+    reader.collect()
+    assert observer._found == {}
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://localhost:4318/v1/metrics")
+    until(lambda: (reader.collect(), observer._found)[1])
 
 
 @pytest.mark.parametrize("over_http", [False, True])
