@@ -53,7 +53,7 @@ class Faults:
             return
         with self._lock:
             self._out.discard(source)
-        self._say(f"{source}: is read again")
+        self._say(f"{source}: works again")
 
     def counts(self) -> list[tuple[str, str, int]]:
         """Return source, kind of error and how often."""
