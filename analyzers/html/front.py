@@ -6,11 +6,12 @@ The words are those of the other forms of the answer, so that the page says what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Final
+from typing import Any, Final
 
+from grademl_otel import semconv
 from grademl_otel.analyzers.diagnosis.finding import Finding
 from grademl_otel.analyzers.reporting import header
 from grademl_otel.analyzers.reporting.document import ReportDocument
@@ -32,6 +33,7 @@ ENDED: Final = 8
 CLOCKS: Final = 8
 """Clocks of hosts, likewise."""
 _HOSTS: Final = 4
+_SHORT_COMMIT: Final = 12
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def _facts(about: Subject, document: ReportDocument) -> list[tuple[str, str]]:
         facts.append(("Run", f"{source.run}" + (f", attempt {source.attempt}" if source.attempt else "")))
         if machine := _machine(about):
             facts.append(("Where", machine))
+        if source_code := _source_code(about):
+            facts.append(("Source", source_code))
         if run.memory:
             facts.append(("Device memory", memory_in_words(run.memory)))
     facts.append(("When", moment(int(document.window.origin_unix_ns))))
@@ -143,11 +147,7 @@ def _facts(about: Subject, document: ReportDocument) -> list[tuple[str, str]]:
 
 def _machine(about: Subject) -> str:
     """Return the hosts of the run, and what it trained with, as far as its resources tell."""
-    run = about.run
-    if run is None:
-        return ""
-    used = {int(run.spans.resource_ix[ix]) for ix in run.run_spans.values()}
-    resources = [run.spans.resources[ix] for ix in sorted(used)]
+    resources = _resources(about)
 
     def told(*keys: str) -> list[str]:
         return sorted({" ".join(str(one[key]) for key in keys if key in one) for one in resources} - {""})
@@ -155,7 +155,40 @@ def _machine(about: Subject) -> str:
     hosts = told("host.name")
     named = ", ".join(hosts[:_HOSTS]) + (f" and {len(hosts) - _HOSTS:,} more" if len(hosts) > _HOSTS else "")
     frameworks = told("grademl.framework.name", "grademl.framework.version")
-    return " · ".join([*([f"on {named}"] if hosts else []), *frameworks])
+    accelerators = sorted({_accelerators(one) for one in resources} - {""})
+    each = " each" if len(hosts) > 1 else ""
+    parts = [*([f"on {named}"] if hosts else []), *(f"{one}{each}" for one in accelerators), *frameworks]
+    return " · ".join(parts)
+
+
+def _resources(about: Subject) -> list[Mapping[str, Any]]:
+    """Return the resources of the ranks' run spans, each once."""
+    run = about.run
+    if run is None:
+        return []
+    used = {int(run.spans.resource_ix[ix]) for ix in run.run_spans.values()}
+    return [run.spans.resources[ix] for ix in sorted(used)]
+
+
+def _accelerators(resource: Mapping[str, Any]) -> str:
+    number, model = resource.get(semconv.ACCELERATOR_COUNT), resource.get(semconv.ACCELERATOR_MODEL)
+    if not isinstance(number, int) or isinstance(number, bool) or number <= 0:
+        return ""
+    return f"{number:,} × {model or resource.get(semconv.ACCELERATOR_VENDOR) or 'accelerator'}"
+
+
+def _source_code(about: Subject) -> str:
+    """Return the commit that ran; ranks that ran others are told by that alone."""
+    resources = _resources(about)
+    told = sorted({str(one.get(semconv.SOURCE_REVISION) or "") for one in resources} - {""})
+    if not told:
+        return ""
+    if len(told) > 1:
+        return f"{len(told):,} commits: {', '.join(one[:_SHORT_COMMIT] for one in told[:_HOSTS])}"
+    branches = sorted({str(one.get(semconv.SOURCE_BRANCH) or "") for one in resources} - {""})
+    changed = any(one.get(semconv.SOURCE_DIRTY) is True for one in resources)
+    branch = f" on {branches[0]}" if len(branches) == 1 else ""
+    return f"commit {told[0][:_SHORT_COMMIT]}{branch}" + (", with changes" if changed else "")
 
 
 def moment(ns: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from grademl_otel import analyzers
+from grademl_otel import analyzers, semconv
 from grademl_otel.analyzers import answers, secrecy
 from grademl_otel.analyzers.answers import PAGE_SECTIONS, report_page
 from grademl_otel.analyzers.cli.app import run
@@ -149,6 +149,25 @@ def test_the_page_says_what_the_terminal_says(
     assert len(said) > 0
     for line in said:
         assert " ".join(line.split()).lower() in text.lower()
+
+
+def test_where_it_ran_and_what(tmp_path: Path) -> None:
+    traces = simulate(replace(SLOW_LOADER, epochs=1, ranks=2)).write_store(tmp_path / "runs")
+    requests = [json.loads(line) for line in traces.read_bytes().splitlines()]
+    told = {
+        semconv.ACCELERATOR_COUNT: {"intValue": "8"},
+        semconv.ACCELERATOR_MODEL: {"stringValue": "NVIDIA H100"},
+        semconv.SOURCE_REVISION: {"stringValue": "0123456789abcdef" * 2},
+        semconv.SOURCE_BRANCH: {"stringValue": "main"},
+        semconv.SOURCE_DIRTY: {"boolValue": True},
+    }
+    for request in requests:
+        for part in request["resourceSpans"]:
+            part["resource"]["attributes"] += [{"key": key, "value": value} for key, value in told.items()]
+    traces.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    page = page_of(tmp_path / "runs")
+    assert "8 × NVIDIA H100" in page.text
+    assert "commit 0123456789ab on main, with changes" in page.text
 
 
 def test_verdict_and_gain_are_on_the_first_screen_in_this_order(pages: dict[str, Page]) -> None:
@@ -440,6 +459,12 @@ def hostile_run(folder: Path, text: str) -> Path:
     for holder in holders(requests):
         if holder["key"] in ("host.name", "exception.type", "error.type"):
             holder["value"] = {"stringValue": text}
+    for request in requests:
+        for part in request["resourceSpans"]:
+            part["resource"]["attributes"] += [
+                {"key": key, "value": {"stringValue": text}}
+                for key in (semconv.SOURCE_REVISION, semconv.SOURCE_BRANCH, semconv.ACCELERATOR_MODEL)
+            ] + [{"key": semconv.ACCELERATOR_COUNT, "value": {"intValue": "1"}}]
     for span in spans(requests):
         span["attributes"] += [
             {"key": "grademl.run.name", "value": {"stringValue": text}},
