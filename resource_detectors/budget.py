@@ -6,8 +6,8 @@ from __future__ import annotations
 from time import perf_counter, thread_time
 from typing import Final
 
-_LONGEST_S: Final = 0.05
-"""However busy the machine is, and however slow its files are."""
+_LONGEST_S: Final = 0.25
+"""However busy the machine is, and however slow its files are: waiting costs the program time, too."""
 
 
 class OverBudget(Exception):
