@@ -179,7 +179,7 @@ def _mount_root(roots: Roots, base: str, controller: str, version: int) -> str:
         point = _text(_OCTAL.sub(lambda each: bytes([int(each[1], 8)]), mount[4]))
         # The end only: /sys may stand elsewhere. The longest end is the mount itself.
         fits = len(point) if base.endswith(point) else 0
-        if fits > best:
+        if fits and fits >= best:  # of the same place the later mount is on top
             best = fits
             found = _text(_OCTAL.sub(lambda each: bytes([int(each[1], 8)]), mount[3]))
     return found

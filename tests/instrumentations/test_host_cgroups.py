@@ -131,6 +131,17 @@ def test_the_mount_of_another_place_does_not_count(tmp_path: Path) -> None:
     assert found.levels == ("box",)
 
 
+def test_the_mount_on_top_counts(tmp_path: Path) -> None:
+    tree = _unified(tmp_path, "0::/a/b\n", "/")
+    mounts = tree.read("proc/self/mountinfo")
+    tree.write("proc/self/mountinfo", mounts + mounts.replace(" / /sys", " /a /sys"))
+    tree.write("sys/fs/cgroup/cgroup.events", "populated 1\n")
+    tree.write("sys/fs/cgroup/b/cgroup.events", "populated 1\n")
+    found = cgroups.find(tree.roots, "cpu")
+    assert found
+    assert found.levels == ("b", ".")
+
+
 def test_a_group_whose_name_is_no_utf8(tmp_path: Path) -> None:
     tree = HostTree(tmp_path)
     tree.write("proc/self/cgroup", b"0::/\xff\xfe\n")

@@ -223,6 +223,14 @@ def test_the_busiest_is_the_one_that_a_thread_has_for_itself(tmp_path: Path) -> 
     assert "grademl.host.cpu.busiest" not in told(source.read())
 
 
+def test_nobody_is_busier_than_all_the_time(tmp_path: Path) -> None:
+    tree = _host(tmp_path, {0: _busy(0, 100), 1: _busy(0, 100)})
+    source = CpuSource(tree.roots)
+    source.read()
+    tree.write("proc/stat", _stat({0: _busy(50, 90), 1: _busy(3, 102)}))  # idle went backwards
+    assert told(source.read())["grademl.host.cpu.busiest"] == 0.6
+
+
 @pytest.mark.parametrize(
     ("line", "good"),
     [

@@ -79,6 +79,14 @@ def test_what_is_not_there_is_absent(tmp_path: Path, shape: str) -> None:
     assert "grademl.host.cgroup.memory.usage" in values
 
 
+def test_a_limit_beyond_what_there_is_does_not_bind(tmp_path: Path) -> None:
+    tree = unpack("container_v2", tmp_path)
+    tree.write("sys/fs/cgroup/memory.max", f"{131072000 * KB + 1}\n")
+    readings = MemorySource(tree.roots).read()
+    assert columns(readings) == {("memory.used", "memory"): 41072000 * KB}
+    assert [series.capacity for series, _ in readings if series.metric.column] == [131072000 * KB]
+
+
 def test_events_of_a_limit(tmp_path: Path) -> None:
     tree = unpack("container_v2", tmp_path)
     source = MemorySource(tree.roots)
@@ -191,6 +199,17 @@ def test_stalls_of_host_and_group(tmp_path: Path) -> None:
 def test_groups_without_pressure(tmp_path: Path, shape: str, of_group: bool) -> None:
     devices = {series.device for series, _ in PressureSource(unpack(shape, tmp_path).roots).read()}
     assert devices == ({"host", "cgroup"} if of_group else {"host"})
+
+
+def test_a_line_that_is_cut_is_none(tmp_path: Path) -> None:
+    tree = unpack("virtual_machine", tmp_path)
+    tree.write(
+        "proc/pressure/io", "some avg10=0.77 avg60=1.03 avg300=0.97 total=21604314\nfull avg10=0 total=62"
+    )
+    key = "grademl.host.pressure.time{{grademl.host.pressure.kind={},grademl.host.pressure.resource=io}}"
+    values = told(PressureSource(tree.roots).read())
+    assert key.format("some") in values
+    assert key.format("full") not in values
 
 
 def test_a_kernel_that_was_started_without_it(tmp_path: Path) -> None:

@@ -205,6 +205,22 @@ def test_orphans_are_still_of_the_tree(host: Host) -> None:
     assert told(tree.read())[TREE_CPU] == 7 / TICKS
 
 
+def test_two_generations_end_at_once(host: Host) -> None:
+    """What a grandchild used comes back through its parent, which is gone, too."""
+    host.add(Proc(10))
+    host.add(Proc(11, parent=10, user=1))
+    grandchild = host.add(Proc(12, parent=11))
+    tree = ProcessTree(10, host.tree.roots)
+    tree.read()
+    grandchild.user = 50
+    host.write()
+    assert told(tree.read())[TREE_CPU] == 50 / TICKS
+    host.end(12)
+    host.end(11)
+    assert told(tree.read())[TREE_CPU] == 50 / TICKS
+    assert told(tree.read())[TREE_CPU] == 50 / TICKS
+
+
 def test_a_pid_that_is_used_again(host: Host) -> None:
     host.add(Proc(10))
     host.add(Proc(11, parent=10, user=40, started=600))
