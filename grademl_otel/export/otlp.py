@@ -60,8 +60,10 @@ class Request:
     """Spans, or metrics."""
 
     def halves(self) -> tuple[Request, ...]:
-        """Return two requests with half of the spans each; empty when there is nothing to divide."""
-        if self.signal != "traces" or self.count < 2:
+        """Return two requests with half of it each; empty when there is nothing to divide."""
+        if self.signal == "metrics":
+            return self._halves_of_metrics()
+        if self.count < 2:
             return ()
         try:
             whole = ExportTraceServiceRequest.FromString(self.body)
@@ -72,6 +74,21 @@ class Request:
         spans, middle = list(scope_spans.spans), self.count // 2
         resource = resource_spans.resource
         return _trace_request(resource, spans[:middle]), _trace_request(resource, spans[middle:])
+
+    def _halves_of_metrics(self) -> tuple[Request, ...]:
+        try:
+            whole = ExportMetricsServiceRequest.FromString(self.body)
+            (resource_metrics,) = whole.resource_metrics
+            (scope_metrics,) = resource_metrics.scope_metrics
+        except (DecodeError, ValueError):  # no request of ours
+            return ()
+        metrics = list(scope_metrics.metrics)
+        if len(metrics) == 1:
+            metrics = _halves_of_points(metrics[0])
+        if len(metrics) < 2:
+            return ()
+        resource, middle = resource_metrics.resource, len(metrics) // 2
+        return _metric_request(resource, metrics[:middle]), _metric_request(resource, metrics[middle:])
 
 
 def trace_requests(resource: Resource, spans: Iterable[Span]) -> Iterator[Request]:
@@ -96,13 +113,7 @@ def trace_requests(resource: Resource, spans: Iterable[Span]) -> Iterator[Reques
 
 def metric_request(resource: Resource, metrics: Iterable[Metric]) -> Request:
     """Return the request that carries ``metrics``."""
-    messages = [_metric(metric) for metric in metrics]
-    scope_metrics = metric_messages.ScopeMetrics(scope=_SCOPE, metrics=messages)
-    resource_metrics = metric_messages.ResourceMetrics(
-        resource=_resource(resource), scope_metrics=[scope_metrics]
-    )
-    body = ExportMetricsServiceRequest(resource_metrics=[resource_metrics]).SerializeToString()
-    return Request("metrics", body, len(messages))
+    return _metric_request(_resource(resource), [_metric(metric) for metric in metrics])
 
 
 def rejected(signal: str, answer: bytes) -> tuple[int, str]:
@@ -118,6 +129,27 @@ def rejected(signal: str, answer: bytes) -> tuple[int, str]:
         return max(0, metrics.rejected_data_points), metrics.error_message
     except DecodeError:
         return 0, ""
+
+
+def _metric_request(resource: resource_messages.Resource, metrics: list[metric_messages.Metric]) -> Request:
+    scope_metrics = metric_messages.ScopeMetrics(scope=_SCOPE, metrics=metrics)
+    resource_metrics = metric_messages.ResourceMetrics(resource=resource, scope_metrics=[scope_metrics])
+    body = ExportMetricsServiceRequest(resource_metrics=[resource_metrics]).SerializeToString()
+    return Request("metrics", body, len(metrics))
+
+
+def _halves_of_points(metric: metric_messages.Metric) -> list[metric_messages.Metric]:
+    """Return a metric twice, with half of its points each; empty when there is nothing to divide."""
+    kind = metric.WhichOneof("data")
+    number = len(getattr(metric, kind).data_points) if kind else 0
+    if kind is None or number < 2:
+        return []
+    first, second = metric_messages.Metric(), metric_messages.Metric()
+    for half in (first, second):
+        half.CopyFrom(metric)
+    del getattr(first, kind).data_points[number // 2 :]
+    del getattr(second, kind).data_points[: number // 2]
+    return [first, second]
 
 
 def _trace_request(resource: resource_messages.Resource, spans: list[trace.Span]) -> Request:

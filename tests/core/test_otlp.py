@@ -292,3 +292,31 @@ def test_doubles_survive_json(number: float) -> None:
     value = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"][0]["value"]
 
     assert float(value["doubleValue"]) == number
+
+
+def test_metrics_are_halved_down_to_single_points() -> None:
+    metrics: list[Metric] = [
+        Gauge("g", "1", "", 5, [Point(number, {"n": number}) for number in range(5)]),
+        Sum("s", "By", "", 1, 5, [Point(7)]),
+        UpDown("u", "By", "", 1, 5, [Point(1, {"a": 1}), Point(2, {"a": 2})]),
+    ]
+    pending, pieces = [otlp.metric_request(RESOURCE, metrics)], []
+    while pending:
+        request = pending.pop(0)
+        halves = request.halves()
+        pieces += [] if halves else [request]
+        pending += halves
+    assert len(pieces) == 8
+    found = []
+    for piece in pieces:
+        (group,) = ExportMetricsServiceRequest.FromString(piece.body).resource_metrics
+        assert group.resource.attributes[0].value.string_value == "trainer"
+        (metric,) = group.scope_metrics[0].metrics
+        data = getattr(metric, metric.WhichOneof("data") or "")
+        (point,) = data.data_points
+        found.append((metric.name, metric.unit, point.as_int))
+        assert metric.WhichOneof("data") == "gauge" or data.aggregation_temporality == 2
+    assert sorted(found) == [
+        *(("g", "1", number) for number in range(5)), ("s", "By", 7), ("u", "By", 1), ("u", "By", 2),
+    ]  # fmt: skip
+    assert otlp.Request("metrics", b"no request", 3).halves() == ()
