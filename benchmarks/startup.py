@@ -15,7 +15,7 @@ from benchmarks.ways import EVERYTHING, PLAIN, command, environment
 
 _WITHOUT = "under opentelemetry-instrument, ours disabled"
 _WITH = "under opentelemetry-instrument, ours too"
-_DISABLED = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "grademl_torch"}
+_DISABLED = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "grademl_torch,grademl_gpu"}
 
 
 def measure(folder: Path, rounds: int) -> Table:
