@@ -22,11 +22,12 @@ import pytest
 from grademl_otel import semconv as sc
 from tests.support import servers, training
 from tests.support.pipeline import Pipeline, send, start_pipeline
-from tests.support.rawspans import RawSpan, decode, read_jaeger
+from tests.support.rawspans import RawSpan, decode, read_jaeger, read_lines
 from tests.support.synthetic import Simulated, Span, Training, attributes, lines, simulate
 
 pytestmark = pytest.mark.real
 
+PROGRAM: Final = Path(__file__).parents[1] / "support" / "metered_training.py"
 MS: Final = 1_000_000
 PERCENT: Final = 10
 FAILED: Final = 17
@@ -120,6 +121,24 @@ def test_every_metric_arrives_with_its_last_value(pipeline: Pipeline) -> None:
     for turn in range(1, 6):
         send(pipeline.agent.otlp_http, metrics("undisturbed", turn, started), "metrics")
     wait_for_metrics(pipeline.prometheus, "undisturbed", 5)
+
+
+def test_a_real_training_arrives_as_its_file_has_it(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Its relay sends over gRPC, and writes the same into files."""
+    settings = {
+        "GRADEML_EXPORTER": "file,otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": pipeline.agent.otlp_grpc,
+        "OTEL_SERVICE_NAME": "metered",
+    }
+    training.train_untraced(PROGRAM, ["2"], tmp_path, settings).ok()
+    (file,) = (tmp_path / "runs").glob("*/traces.jsonl")
+    stored = read_lines(file)
+    assert {sc.RUN, sc.WINDOW, sc.STEP} <= {span.name for span in stored}
+    wait_for_all(pipeline.jaeger, stored)
+    run = stored[0].resource[sc.RUN_ID].value
+    steps = [int(span.attributes[sc.STEPS_TOTAL].value) for span in stored if span.name == sc.RUN]
+    query = f'grademl_steps_total{{grademl_run_id="{run}",grademl_step_kind="train"}}'
+    servers.wait_until(lambda: [value_of(pipeline.prometheus, query)] == steps, "counting all steps")
 
 
 def replace_run(sim: Simulated, run_id: str, service: str | None = None) -> Simulated:
