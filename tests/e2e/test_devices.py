@@ -22,6 +22,8 @@ def test_device_times_from_hook_to_report(tmp_path: Path) -> None:
 
     (store,) = (tmp_path / "runs").iterdir()
     spans = read_lines(store / "traces.jsonl")
+    (run,) = (span for span in spans if span.name == "run")
+    assert run["grademl.gpu.id"] == ["GPU-12345678-9abc-def0-1234-56789abcdef0"]
     rows = counted = busy = 0
     for window in (span for span in spans if span.name == "window"):
         table = {key: value.value for key, value in window.attributes.items()}
@@ -29,6 +31,7 @@ def test_device_times_from_hook_to_report(tmp_path: Path) -> None:
         counted += sum(window.column("device.forward.count"))
         busy += sum(window.column("device.forward.busy_us"))
         assert table["grademl.device.memory.peak"] == [2 << 30]
+        assert table["grademl.gpu.id"] == ["GPU-12345678-9abc-def0-1234-56789abcdef0"]
     assert rows == STEPS
     # Whether CUDA is in use is seen after the first step.
     assert counted == STEPS - 1

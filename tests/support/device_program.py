@@ -19,6 +19,7 @@ from grademl_otel.lifecycle import session
 from tests.support.fakecuda import MS, FakeCuda
 
 GIB = 1 << 30
+UUID = "12345678-9abc-def0-1234-56789abcdef0"
 
 
 class Net(nn.Module):
@@ -34,7 +35,8 @@ class Net(nn.Module):
 
 
 def main(steps: int) -> None:
-    simulated = FakeCuda(clock=time.perf_counter_ns, allocated={0: (GIB, 3 * GIB, 2 * GIB)})
+    memory = {0: (GIB, 3 * GIB, 2 * GIB)}
+    simulated = FakeCuda(clock=time.perf_counter_ns, allocated=memory, uuids={0: UUID})
     cuda.follow(Patches(), simulated, every=0)
     session.device = lambda: "cuda:0 simulated"
     net = Net(simulated)
