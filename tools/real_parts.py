@@ -6,9 +6,9 @@
     python tools/real_parts.py prometheus
 
 A `jaeger`, `otelcol` or `prometheus` on PATH is used when it is fit for the tests; else the binary is built
-with Go, once. It is kept outside the work tree in `$GRADEML_TEST_CACHE`, else
-`$XDG_CACHE_HOME/grademl-otel`, else `~/.cache/grademl-otel`, in a file named
-by the digest of its recipe. A build takes minutes; builds of the same part wait for each other. When the part cannot be had, one line on stderr says why; exit code 1.
+with Go, once. It is kept outside the work tree in `$GRADEML_TEST_CACHE`, else `$XDG_CACHE_HOME/grademl-otel`,
+else `~/.cache/grademl-otel`, in a file named by the digest of its recipe. A build takes minutes; builds of
+the same part wait for each other. When the part cannot be had, one line on stderr says why; exit code 1.
 
 Standard library only: it runs before anything is installed.
 """
