@@ -225,6 +225,28 @@ def test_nonsense_in_what_is_read_seldom(
     assert all(s.capacity is None or 0 < s.capacity < 1e15 for s, _ in readings)
 
 
+def test_nonsense_now_and_then_is_never_believed(a100: nvml.Control, provider: NvidiaProvider) -> None:
+    source, _ = provider.sources()
+    usual = a100.get("field.83")
+    source.read()
+    for _ in range(4):
+        a100.set("field.83", 2**60)
+        assert "hw.energy" not in values(source.read(), a100.ids[0])
+        a100.set("field.83", usual)
+        assert values(source.read(), a100.ids[0])["hw.energy"] == 0
+
+
+def test_what_is_read_seldom_and_fails_is_not_repeated(a100: nvml.Control, provider: NvidiaProvider) -> None:
+    source, _ = provider.sources()
+    limits = {"grademl.gpu.pcie.generation", "grademl.gpu.pcie.width"}
+    assert limits <= set(values(source.read(), a100.ids[0]))
+    a100.fail("nvmlDeviceGetCurrPcieLinkWidth", nvml.UNKNOWN)
+    for _ in range(9):
+        assert limits <= set(values(source.read(), a100.ids[0]))
+    for _ in range(2):
+        assert not limits & set(values(source.read(), a100.ids[0]))
+
+
 def test_memory_at_0_degrees_is_no_sensor(a100: nvml.Control, provider: NvidiaProvider) -> None:
     a100.set("field.82", "ui:0")
     readings = provider.sources()[0].read()

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from grademl_otel.catalog.gpu import METRICS
 from grademl_otel.catalog.metric import COUNTER
+from grademl_otel.instrumentations.gpu import nvidia_gpu
 from grademl_otel.instrumentations.gpu import nvml as library
 from grademl_otel.instrumentations.gpu.nvidia import NvidiaProvider
 from grademl_otel.sampling.source import Reading
@@ -367,6 +369,25 @@ def test_mig_instances_are_devices_of_their_own(provider: NvidiaProvider, tmp_pa
         assert small not in {series.device for series, _ in readings}
 
 
+def test_an_instance_that_is_destroyed_is_gone_at_once(provider: NvidiaProvider, tmp_path: Path) -> None:
+    control = nvml.Control(tmp_path, "mig")
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        source.read()
+        control.remove_instance(1)
+        control.add_instance(2)
+        readings = source.read()
+        assert values(readings, control.id(0, 1)) == {}
+        assert values(readings, control.ids[0])["hw.power"] == 150
+        assert [
+            series.attributes["error.type"]
+            for series, _ in readings
+            if series.metric.name == "grademl.sampler.failures"
+        ] == ["processes: NVMLError_NoPermission"], "that of the first reading"
+        source.read()  # which looks for instances
+        assert values(source.read(), control.id(0, 2))["hw.gpu.memory.limit"] == 42681499648
+
+
 def test_mig_is_turned_off(provider: NvidiaProvider, tmp_path: Path) -> None:
     """What an undivided GPU supports is asked for again."""
     control = nvml.Control(tmp_path, "mig")
@@ -417,6 +438,35 @@ def test_errors_of_links_are_added_up(provider: NvidiaProvider, tmp_path: Path) 
     assert found["grademl.gpu.nvlink.links"] == 17
 
 
+def test_both_kinds_of_checksums_of_links_are_one(provider: NvidiaProvider, tmp_path: Path) -> None:
+    control = nvml.Control(tmp_path, "a100", count=1)
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        source.read()
+        control.set("field.38", "ull:2")
+        control.set("field.45", "ull:3")
+        for _ in range(10):
+            readings = source.read()
+    assert values(readings, control.ids[0])["hw.errors{nvlink.crc}"] == 5
+
+
+def test_a_rate_of_pcie_is_taken_for_the_time_between_readings(
+    provider: NvidiaProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = nvml.Control(tmp_path, "a100", count=1)
+    clock = SimpleNamespace(perf_counter=lambda: 0.0)
+    monkeypatch.setattr(nvidia_gpu, "time", clock)
+    totals = []
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        for now in (100.0, 101.0, 103.5, 200.0, 201.0):
+            clock.perf_counter = lambda now=now: now
+            found = values(source.read(), control.ids[0])
+            totals.append((found["hw.gpu.io{receive,pcie,True}"], found["hw.gpu.io{transmit,pcie,True}"]))
+    # 5.4 and 1.2 GB/s; of the long pause nothing is known.
+    assert totals == [(seconds * 5_400_000_000, seconds * 1_200_000_000) for seconds in (0, 1, 3.5, 3.5, 4.5)]
+
+
 def test_pcie_counters_of_32_bits_go_on_after_they_wrapped(provider: NvidiaProvider, tmp_path: Path) -> None:
     control = nvml.Control(tmp_path, "h100", count=1)
     control.set("field.198", "ui:4000000000 +2000000000")
@@ -446,8 +496,18 @@ def test_a_process_that_ended_is_gone(provider: NvidiaProvider, tmp_path: Path) 
         control.set("processes.compute", "4001:1000")
         for _ in range(5):
             readings = source.read()
-    found = {name: value for name, value in values(readings, control.ids[0]).items() if "process" in name}
-    assert found == {"grademl.gpu.process.memory{4001}": 1000}
+        found = {name: value for name, value in values(readings, control.ids[0]).items() if "process" in name}
+        assert found == {"grademl.gpu.process.memory{4001}": 1000}
+        first = {id(series): series for series, _ in readings}
+        # Another process under the pid of the one that ended is another series.
+        control.set("processes.compute", "4002:1")
+        for _ in range(5):
+            source.read()
+        control.set("processes.compute", "4001:2")
+        for _ in range(5):
+            readings = source.read()
+    later = next(series for series, _ in readings if series.attributes.get("process.pid") == 4001)
+    assert id(later) not in first
 
 
 _READ = """
