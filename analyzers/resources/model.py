@@ -28,7 +28,9 @@ class Resource:
     machine: str | None = None
     """Identity of its host, by which it is matched with phases; None: not known, it matches all."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What else is told of it: model, name."""
+    """What else is told of it: ``name``, ``model``; of a process ``run``, ``attempt``, ``rank``; of an instance
+    of a GPU ``parent``.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,12 @@ class ResourceModel:
     metrics: Sequence[ResourceMetric] = ()
     problems: Sequence[str] = ()
     """One line each, for people: a gap, a unit that nobody knows, a host that no phase ran on."""
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """What a host is called, wherever -> the identity that is in `Resource.machine`."""
+
+    def machine_of(self, host: str) -> str:
+        """Return the identity of a host that phases name: what `Resource.machine` is compared with."""
+        return self.machines.get(host, host)
 
     def path(self, resource: int) -> str:
         """Return the path of a resource; no two have the same."""
