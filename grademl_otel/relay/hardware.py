@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -128,8 +128,7 @@ class Hardware:
         """Send metrics when it is time; to be called often."""
         if now - self._metrics_at >= self._sinks.metrics_every_ns:
             self._metrics_at = now
-            for run in self._runs.values():
-                self._keep_metrics(run)
+            self._keep_metrics(self._runs.values())
             self._send_metrics()
         if now - self._forgot_at >= _FORGET_EVERY_NS:
             self._forgot_at = now
@@ -171,7 +170,7 @@ class Hardware:
         if len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
         self._bins.disown(run.key)
-        self._keep_metrics(run)
+        self._keep_metrics([run])
         self._send_metrics(run.info)
         if run.store is not None:
             self._elections.give_back(f"files {run.store.folder}")
@@ -238,16 +237,18 @@ class Hardware:
                 self._otlp = self._sinks.open_otlp(self._resource)
             self._otlp.take_metrics(metrics, final=False)
 
-    def _keep_metrics(self, run: _Run) -> None:
-        """Append what is known to the folder of a run, where it has one by now."""
-        info = run.info
-        if not info.metrics or FILE not in info.exporters or self._resource is None:
-            return
-        metrics = self._metrics()
-        if not metrics or not run.has_store() or run.store is None:
-            return
-        if self._elections.mine(f"files {run.store.folder}"):
-            run.store.append(METRICS, metric_line(self._resource, metrics))
+    def _keep_metrics(self, runs: Iterable[_Run]) -> None:
+        """Append what is known to the folders of ``runs``, of those that have one by now."""
+        line = b""
+        for run in runs:
+            if not run.info.metrics or FILE not in run.info.exporters or self._resource is None:
+                continue
+            if not run.has_store() or run.store is None:
+                continue
+            if not line and (metrics := self._metrics()):
+                line = metric_line(self._resource, metrics)
+            if line and self._elections.mine(f"files {run.store.folder}"):
+                run.store.append(METRICS, line)
 
 
 class _Run:
