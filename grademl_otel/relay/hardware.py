@@ -172,6 +172,8 @@ class Hardware:
         self._bins.disown(run.key)
         self._keep_metrics([run])
         self._send_metrics(run.info)
+        if not self._runs:
+            self._elections.give_back(SENDS)  # another relay may have runs, and this one has nothing to send
         if run.store is not None:
             self._elections.give_back(f"files {run.store.folder}")
             run.store.close()

@@ -380,8 +380,7 @@ def test_one_relay_of_a_host_sends_to_a_collector(begun: Any, tmp_path: Path) ->
         made.turn(due(made))
     assert [len(way.taken) for way in ways] == [1, 0]
     assert [resource.attributes["service.name"] for resource in ways[0].opened] == ["grademl-host"]
-    rings[0].end()
-    first.close()
+    rings[0].end()  # it has nothing to send from now on
     second.turn(due(second) + 3600 * S)
     assert [len(way.taken) for way in ways] == [2, 1]
     assert not list(tmp_path.glob("*-0000*"))
