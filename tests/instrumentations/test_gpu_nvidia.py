@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs of NVIDIA as they answer when all is well: through the real nvidia-ml-py, from recorded shapes."""
+"""GPUs of NVIDIA as they answer when all is well: through the real nvidia-ml-py."""
 
 from __future__ import annotations
 
