@@ -34,7 +34,8 @@ import pytest
 from .needed import cannot_be_had
 
 SHAPES: Final = ("a100", "h100", "t4", "mig", "laptop", "vgpu")
-"""Written after NVIDIA's documentation, not recorded: 8 A100, 8 H100 with 8 NVLinks each, 4 T4, an A100 in instances, a laptop, a vGPU."""
+"""Written after NVIDIA's documentation, not recorded: 8 A100, 8 H100 with 8 NVLinks each, 4 T4, an A100 in
+instances, a laptop, a vGPU."""
 
 UNINITIALIZED: Final = 1
 INVALID_ARGUMENT: Final = 2
