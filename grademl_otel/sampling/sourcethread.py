@@ -55,6 +55,7 @@ class SourceThread:
         self._alarm = Alarm()
         self._pace = (0, time.perf_counter_ns())
         """Ticks missed until now, and the next one; replaced as a whole."""
+        self._told_late = 0
         self._thread = threading.Thread(target=self._run, name=f"grademl {self.name}", daemon=True)
 
     def start(self) -> None:
@@ -78,9 +79,14 @@ class SourceThread:
         return self._thread.is_alive()
 
     def late(self, now_ns: int) -> int:
-        """Return how many ticks went by without a sample, those of a reading that still goes on included."""
+        """Return how many ticks went by without a sample, those of a reading that still goes on included.
+
+        Never falls; for one caller at a time.
+        """
         missed, due = self._pace
-        return missed + max(0, now_ns - due) // self._interval
+        # The thread may have looked at the clock before whoever asks, and have written less down since.
+        self._told_late = max(self._told_late, missed + max(0, now_ns - due) // self._interval)
+        return self._told_late
 
     def silent_ns(self, now_ns: int) -> int:
         """Return for how long a reading has been due that is not there; 0 between readings."""
@@ -111,6 +117,8 @@ class SourceThread:
                 self._take(now, readings)
                 failures = 0
             except SourceGone:
+                now = time.perf_counter_ns()
+                self._pace = (missed + (now - due) // interval, now)
                 return True
             except BaseException as error:
                 now = time.perf_counter_ns()

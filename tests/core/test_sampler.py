@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import threading
 import time
 import weakref
@@ -463,6 +464,67 @@ def test_no_more_threads_is_told_and_tried_again(make: Any, monkeypatch: pytest.
     sampler, told = make(Shelf(a, b), rescan_s=0.01)
     until(lambda: heats(sampler) == {"a", "b"})
     assert told[0] == "shelf: cannot be sampled: RuntimeError: can't start new thread"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_sources_do_counts_never_fall_and_nothing_is_told_twice(make: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    free = threading.Event()
+
+    def misbehave(source: Fake) -> Callable[[int], Any]:
+        def act(number: int) -> Any:
+            what = chance.randrange(12)
+            if what == 0:
+                raise OSError("no")
+            if what == 1:
+                raise SourceGone
+            if what == 2:
+                return [(source.heat, float("nan")), (source.turns, number)]
+            if what == 3:
+                free.wait(0.03)
+            if what == 4:
+                return None
+            return source.ordinary(number)
+
+        return act
+
+    class Changing(Shelf):
+        def sources(self) -> Sequence[Source]:
+            self.asked += 1
+            if not chance.randrange(4):
+                raise RuntimeError("busy")
+            for number in range(8):
+                name = f"s{number}"
+                known = next((each for each in self.here if each.name == name), None)
+                if known is None or (isinstance(known, Fake) and known.closed) or not chance.randrange(8):
+                    self.here = [each for each in self.here if each.name != name]
+                    source = Fake(name)
+                    source.act = misbehave(source)
+                    self.here.append(source)
+            return list(self.here)
+
+    shelf = Changing()
+    sampler, told = make(shelf, rescan_s=0.02)
+    before: dict[Any, int | float] = {}
+    looks = 0
+    while shelf.asked < 25:
+        looks += 1
+        samples = sampler.latest()
+        assert len({id(sample.series) for sample in samples}) == len(samples)
+        own = {
+            (sample.series.metric.name, *sample.series.attributes.values()): sample.value
+            for sample in samples
+            if sample.series.metric.name.startswith("grademl.sampler.")
+        }
+        assert all(own[key] >= value for key, value in before.items())
+        before = own
+        time.sleep(0.002)
+    free.set()
+    assert sampler.stop(WAIT_S)
+    assert shelf.closed == 1
+    kinds = [line.partition(" works again")[0] for line in told if not line.endswith("works again")]
+    assert len(kinds) == len(set(kinds))
+    assert {key[2] for key in before if key[0] == "grademl.sampler.failures"} >= {"OSError", "TypeError"}
 
 
 def test_a_forked_child_has_no_sampler(make: Any) -> None:

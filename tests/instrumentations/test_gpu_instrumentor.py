@@ -292,6 +292,23 @@ def test_uninstrumented_it_lets_go_and_can_be_taken_up_again(cards: list[Card]) 
     assert len(cards) == 4
 
 
+def test_when_nobody_collects_any_more_sampling_ends(
+    cards: list[Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "_PATIENCE_NS", 1)
+    provider, reader = provided()
+    GpuInstrumentor().instrument(meter_provider=provider)
+    observer = GpuInstrumentor()._observer
+    assert observer is not None
+    collected(reader)
+    until(lambda: len(cards) == 2)
+    assert not any(card.closed for card in cards), "collected last at the beginning, long ago on that clock"
+    collected(reader)  # the gap between two collections is known now, and short
+    until(lambda: all(card.closed for card in cards) and observer._sampler is None)
+    collected(reader)
+    until(lambda: len(cards) == 4)
+
+
 def test_a_program_at_its_end_tells_nothing(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     provider, reader = provided()
     GpuInstrumentor().instrument(meter_provider=provider)
