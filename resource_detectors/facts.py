@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from grademl_otel.resource_detectors.budget import Budget
+
+if TYPE_CHECKING:
+    from grademl_otel.resource_detectors.places import Places
 
 Fact = str | bool | int | list[str]
 Facts = dict[str, Fact]
@@ -31,20 +34,23 @@ def facts(environ: Mapping[str, str] | None = None) -> Facts:
     return (_looked_at or {}) | collect([lambda: job_facts(environ)])
 
 
-def look(environ: Mapping[str, str]) -> Facts:
-    """Return the facts that do not change in the life of a process, looked at anew; never raises."""
+def look(environ: Mapping[str, str], places: Places | None = None) -> Facts:
+    """Return the facts that do not change in the life of a process, looked at anew; never raises.
+
+    ``places`` is where drivers of accelerators tell of them, when not in the usual places.
+    """
     from grademl_otel.resource_detectors.container import container_facts
     from grademl_otel.resource_detectors.frameworks import framework_facts
     from grademl_otel.resource_detectors.places import any_accelerator
     from grademl_otel.resource_detectors.source import source_facts
 
-    some = any_accelerator()
+    some = any_accelerator(places)
     seconds = SECONDS if some else SECONDS_WITHOUT
     return collect(
         [
             lambda: container_facts(environ),
             lambda: _pod(environ),
-            lambda: _accelerators(environ) if some else {},
+            lambda: _accelerators(environ, places) if some else {},
             lambda: framework_facts(Budget(seconds)),
             lambda: source_facts(seconds),
         ]
@@ -59,10 +65,10 @@ def _pod(environ: Mapping[str, str]) -> Facts:
     return kubernetes_facts(environ)
 
 
-def _accelerators(environ: Mapping[str, str]) -> Facts:
+def _accelerators(environ: Mapping[str, str], places: Places | None) -> Facts:
     from grademl_otel.resource_detectors.accelerators import accelerator_facts
 
-    return accelerator_facts(environ, SECONDS)
+    return accelerator_facts(environ, SECONDS, places)
 
 
 def collect(parts: Iterable[Callable[[], Facts]]) -> Facts:
