@@ -149,7 +149,7 @@ def test_a_killed_training_tells_of_its_last_seconds(gpus: nvml.Control, tmp_pat
     scene = Scene(tmp_path, {**gpus.environment(), "GRADEML_GPU_INTERVAL": "0"})
     program = scene.start("wait", 1)
     try:
-        until(lambda: tables(scene.spans()))
+        until(lambda: ("cpu", "cpu", "busy") in tables(scene.spans()))
         told = tables(scene.spans())
         os.kill(scene.trainer(), signal.SIGKILL)
         program.communicate(timeout=30)
