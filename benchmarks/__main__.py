@@ -51,9 +51,9 @@ class Extent:
     """Where the growth up to three million spans is drawn; None: it is not measured."""
     paths: Path | None
     """The same of critical paths."""
-    blocks: int
+    turns: int
     """Of sampling."""
-    block_s: float
+    turn_s: float
     hta: str | None = None
     """A Python that has Holistic Trace Analysis."""
     collector: Path | None = None
@@ -68,8 +68,8 @@ FULL = Extent(
     traces=1_000,
     plot=sources.PLOT,
     paths=graph.PLOT,
-    blocks=5,
-    block_s=60.0,
+    turns=4,
+    turn_s=15.0,
 )
 QUICK = Extent(
     rounds=4,
@@ -79,8 +79,8 @@ QUICK = Extent(
     traces=20,
     plot=None,
     paths=None,
-    blocks=2,
-    block_s=5.0,
+    turns=1,
+    turn_s=4.0,
 )
 
 
@@ -178,7 +178,7 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
         folder, 1_000 * extent.traces, max(1, extent.rounds // 5), extent.paths, extent.hta
     ),
     "sampling": lambda folder, extent: chain(
-        sampling.measure(folder / "host", extent.blocks, extent.block_s, extent.collector),
+        sampling.measure(folder / "host", extent.turns, extent.turn_s, extent.collector),
         [detectors.measure(folder / "facts", 2 * extent.rounds)],
     ),
 }

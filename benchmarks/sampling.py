@@ -3,10 +3,11 @@
 
     python -m benchmarks --only sampling
 
-All ways run at the same time, each in a process of its own, for the whole measurement: they sleep nearly all
-of it. A figure is the CPU time of all threads of the process, user and system, of each block of seconds.
-What they read changes every second: a tree of files for /proc and /sys, and a library that answers for NVML.
-So what it costs kernel and driver to find the values is not in it, on either side.
+Each way is a process of its own when its turn comes, in turning order: all wake up at whole seconds, where
+they would be in each other's way. A figure is the CPU time of all threads of the process, user and system,
+after some seconds that warm it up. What they read changes every second: a tree of files for /proc and /sys,
+and a library that answers for NVML. So what it costs kernel and driver to find the values is not in it, on
+either side.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.interleaved import Spread
-from benchmarks.tables import Table, duration
+from benchmarks.interleaved import Compared, Spread
+from benchmarks.tables import Table, duration, ratio
 from benchmarks.ways import ROOT
 
 OURS: Final = "everything: GPUs, host, network, resource tables, metrics"
@@ -38,8 +38,10 @@ PSUTIL_LOOP: Final = "psutil: CPUs, memory, disks, interfaces; and that loop"
 HOSTMETRICS: Final = "the Collector's hostmetrics (no GPUs, no InfiniBand), to nowhere"
 
 GPUS, PORTS, NICS, DISKS = 8, 8, 16, 8
-_TICKS_S: Final = 10
-"""Metrics are made and encoded this often; a relay does it every minute unless told otherwise."""
+_WARM_S: Final = 4
+"""Readings that find out what there is."""
+_METRICS_EVERY_S: Final = 60
+"""As a relay makes metrics unless told otherwise. Here they are made once, after the turn."""
 
 
 # --- The processes ----------------------------------------------------------------------------------------
@@ -148,8 +150,8 @@ def _every_second(read: Callable[[], int], until: float) -> int:
     return values
 
 
-def work(way: str, tree: Path, blocks: int, block_s: float) -> None:
-    """Do it in this process; print what each block took of a core, and how many values there were."""
+def work(way: str, tree: Path, seconds: float) -> None:
+    """Do it in this process; print what it took of a core, and how many values there were."""
     ours = {
         OURS: (ONLY_GPUS, ONLY_HOST, ONLY_NETWORK),
         AGAIN: (ONLY_GPUS, ONLY_HOST, ONLY_NETWORK),
@@ -157,26 +159,28 @@ def work(way: str, tree: Path, blocks: int, block_s: float) -> None:
         ONLY_HOST: (ONLY_HOST,),
         ONLY_NETWORK: (ONLY_NETWORK,),
     }
-    flush: Callable[[], int] | None = None
     read: Callable[[], int] | None = None
+    flush: Callable[[], int] | None = None
     if way in ours:
         flush = _sample(ours[way], tree)
     elif way == NVML_LOOP:
         read = _nvml_values()
     elif way == PSUTIL_LOOP:
         read = _psutil_values(tree)
-    shares, values = [], 0
-    for block in range(blocks + 1):  # the first one warms up
-        until = time.perf_counter() + (block_s if block else 4.0)
+    values = 0
+    cpu = began = 0.0
+    for length in (_WARM_S, seconds):
         began, cpu = time.perf_counter(), time.process_time()
+        until = began + length
         if read is not None:
             values = _every_second(read, until)
-        while (left := until - time.perf_counter()) > 0:
-            time.sleep(min(left, _TICKS_S))
-            if flush is not None:
-                values = flush()
-        shares.append((time.process_time() - cpu) / (time.perf_counter() - began))
-    print(json.dumps({"shares": shares[1:], "values": values}), flush=True)
+        time.sleep(max(0.0, until - time.perf_counter()))
+    share = (time.process_time() - cpu) / (time.perf_counter() - began)
+    if flush is not None:
+        cpu = time.process_time()
+        values = flush()
+        share += (time.process_time() - cpu) / _METRICS_EVERY_S
+    print(json.dumps({"share": share, "values": values}), flush=True)
     os._exit(0)  # whatever still runs is of no interest
 
 
@@ -236,6 +240,11 @@ class _Host:
             for name, each in (("xmit_data", 5_000_000), ("rcv_data", 4_000_000), ("xmit_packets", 9000)):
                 self._put(f"{folder}/counters/port_{name}", f"{9 * 10**12 + each * seconds}\n")
 
+    def advance_between_seconds(self) -> None:
+        """Wait for the middle of a second, in which nobody reads, and go on."""
+        time.sleep((1.5 - time.perf_counter() % 1) % 1 or 1)
+        self.advance()
+
     def _put(self, path: str, content: str) -> None:
         file = os.open(self.tree.root / path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
@@ -250,8 +259,11 @@ class _Host:
 # --- The measurement --------------------------------------------------------------------------------------
 
 
-def measure(folder: Path, blocks: int, block_s: float, collector: Path | None) -> Iterator[Table]:
-    """Return the cost of each way; raises OSError, subprocess.CalledProcessError."""
+def measure(folder: Path, rounds: int, seconds: float, collector: Path | None) -> Iterator[Table]:
+    """Return the cost of each way, from ``rounds`` turns of so many seconds.
+
+    Raises OSError, subprocess.CalledProcessError.
+    """
     from tests.support.nvml import Control
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -266,74 +278,71 @@ def measure(folder: Path, blocks: int, block_s: float, collector: Path | None) -
     ways = [OURS, AGAIN, ONLY_GPUS, ONLY_HOST, ONLY_NETWORK, ASLEEP, NVML_LOOP]
     if find_spec("psutil") is not None:
         ways.append(PSUTIL_LOOP)
-    with ExitStack() as stack:
-        processes = {way: _start(way, folder, host.tree.root, environ, blocks, block_s) for way in ways}
-        for process in processes.values():
-            stack.callback(process.kill)
-        peer = _Collector(collector, folder, host.tree.root, environ) if collector is not None else None
-        if peer is not None:
-            stack.callback(peer.close)
-        answers = _until_done(processes, host, peer, blocks, block_s)
-    own = Spread.of(answers[OURS]["shares"])
+    if collector is not None:
+        ways.append(HOSTMETRICS)
+    values: dict[str, int] = {}
+
+    def turn(way: str) -> list[float]:
+        if way == HOSTMETRICS and collector is not None:
+            return [1e9 * _of_collector(collector, folder, host, environ, seconds)]
+        answer = _turn(way, folder, host, environ, seconds)
+        values[way] = answer["values"]
+        return [1e9 * answer["share"]]
+
+    times: dict[str, list[list[float]]] = {way: [] for way in ways}
+    for number in range(rounds):
+        shift = number % len(ways)
+        for way in ways[shift:] + ways[:shift]:
+            times[way].append(turn(way))
+    results = {way: Compared(way, each) for way, each in times.items()}
+    ours = results[OURS]
     rows = []
-    for way, answer in answers.items():
-        share = Spread.of(answer["shares"])
-        rows.append(
-            [
-                way,
-                f"{100 * share.middle:.3f} % [{100 * share.low:.3f}, {100 * share.high:.3f}]",
-                duration(1e9 * share.middle),
-                f"{share.middle / own.middle:.2f}",
-                str(answer["values"] or ""),
-            ]
-        )
+    for way, each in results.items():
+        low, middle, high = (ns / 1e7 for ns in Spread.of(each.means))
+        share = f"{middle:.3f} % [{low:.3f}, {high:.3f}]"
+        number = str(values.get(way) or "")
+        rows.append([way, share, duration(each.typical_ns), ratio(each.ratio_to(ours)), number])
     yield Table(
         f"(m) Sampling every second: {GPUS} GPUs, 128 cores, {PORTS} ports, {NICS} NICs, {DISKS} disks",
         ("", "of one core", "CPU time a second", "ratio to everything", "values"),
         rows,
-        f"All ways at the same time; {blocks} blocks of {block_s:g} s. Values: what there is each second; "
-        "some of ours are read less often and stand meanwhile.",
+        f"{rounds} turns of {seconds:g} s each. Values: what there is each second; some of ours are read less "
+        "often and stand meanwhile.",
     )
 
 
-def _start(
-    way: str, folder: Path, tree: Path, environ: Mapping[str, str], blocks: int, block_s: float
-) -> subprocess.Popen[str]:
+def _turn(way: str, folder: Path, host: _Host, environ: Mapping[str, str], seconds: float) -> dict[str, Any]:
     with open(folder / "stderr", "a") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.sampling", way, str(tree), str(blocks), str(block_s)],
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.sampling", way, str(host.tree.root), str(seconds)],
             env=dict(environ), cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
-
-
-def _until_done(
-    processes: Mapping[str, subprocess.Popen[str]],
-    host: _Host,
-    peer: _Collector | None,
-    blocks: int,
-    block_s: float,
-) -> dict[str, dict[str, Any]]:
-    """Let the host go on, between whole seconds, until all have measured; return what they say."""
-    shares: list[float] = []
-    looked: tuple[float, float] | None = None
-    at = time.perf_counter() + 4.0
-    while any(process.poll() is None for process in processes.values()):
-        time.sleep((1.5 - time.perf_counter() % 1) % 1)
-        host.advance()
-        if peer is not None and len(shares) < blocks and time.perf_counter() >= at:
-            now, cpu = time.perf_counter(), peer.cpu_s()
-            if looked is not None:
-                shares.append((cpu - looked[1]) / (now - looked[0]))
-            looked, at = (now, cpu), at + block_s
-    answers: dict[str, dict[str, Any]] = {}
-    for way, process in processes.items():
+    try:
+        while process.poll() is None:
+            host.advance_between_seconds()
         output, _ = process.communicate()
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, way)
-        answers[way] = json.loads(output)
-    if peer is not None and shares:
-        answers[HOSTMETRICS] = {"shares": shares, "values": 0}
-    return answers
+    finally:
+        process.kill()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, way)
+    answer: dict[str, Any] = json.loads(output)
+    return answer
+
+
+def _of_collector(
+    binary: Path, folder: Path, host: _Host, environ: Mapping[str, str], seconds: float
+) -> float:
+    """Return the share of a core that a Collector takes."""
+    collector = _Collector(binary, folder, host.tree.root, environ)
+    try:
+        for _ in range(_WARM_S):
+            host.advance_between_seconds()
+        began, cpu = time.perf_counter(), collector.cpu_s()
+        while time.perf_counter() < began + seconds:
+            host.advance_between_seconds()
+        return (collector.cpu_s() - cpu) / (time.perf_counter() - began)
+    finally:
+        collector.close()
 
 
 class _Collector:
@@ -381,4 +390,4 @@ class _Collector:
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    work(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
