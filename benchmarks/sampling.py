@@ -300,14 +300,14 @@ def measure(folder: Path, rounds: int, seconds: float, collector: Path | None) -
     for way, each in results.items():
         low, middle, high = (ns / 1e7 for ns in Spread.of(each.means))
         share = f"{middle:.3f} % [{low:.3f}, {high:.3f}]"
-        number = str(values.get(way) or "")
-        rows.append([way, share, duration(each.typical_ns), ratio(each.ratio_to(ours)), number])
+        told = str(values.get(way) or "")
+        rows.append([way, share, duration(each.typical_ns), ratio(each.ratio_to(ours)), told])
     yield Table(
         f"(m) Sampling every second: {GPUS} GPUs, 128 cores, {PORTS} ports, {NICS} NICs, {DISKS} disks",
         ("", "of one core", "CPU time a second", "ratio to everything", "values"),
         rows,
-        f"{rounds} turns of {seconds:g} s each. Values: what there is each second; some of ours are read less "
-        "often and stand meanwhile.",
+        f"{rounds} turns of {seconds:g} s each. Values: what there is each second; some of ours are read "
+        "less often and stand meanwhile.",
     )
 
 
