@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.model.columns import KIND_INTERNAL, IntArray, Links, SpanColumns
+from grademl_otel.analyzers.arrays import IntArray
+from grademl_otel.analyzers.model.columns import KIND_INTERNAL, Links, SpanColumns
 from grademl_otel.analyzers.model.facts import Completeness, HowEnded, Loader, Run, Scope, StepTable
 from grademl_otel.analyzers.model.raw import NOTHING, RawStore
 
