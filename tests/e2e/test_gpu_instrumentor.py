@@ -95,6 +95,28 @@ def serving(folder: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[
         process.communicate()
 
 
+@contextmanager
+def training_on(folder: Path, environ: dict[str, str]) -> Iterator[None]:
+    """A training that goes on until the block ends, and must end well then; it is killed if it does not."""
+    process = subprocess.Popen(
+        instrumented(str(TRAINING), "10", "wait", str(folder / "steps")),
+        cwd=folder,
+        env=training.clean_environ(folder, environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield
+        (folder / "steps.stop").touch()
+        _, err = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, err
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def asked(process: subprocess.Popen[str]) -> Any:
     """The server's answer to a request, its first."""
     assert process.stdout is not None
@@ -183,20 +205,10 @@ def test_of_several_workers_one_tells_and_another_takes_over(
 
 def test_beside_a_training_the_relay_tells(gpus: nvml.Control, collector: Receiver, tmp_path: Path) -> None:
     environ = settings(gpus, collector.port)
-    log = tmp_path / "steps"
     with serving(tmp_path, {**environ, "OTEL_SERVICE_NAME": "llm"}) as server:
         asked(server)
         until(lambda: tellers(collector) == {"llm"})
-        trained = subprocess.Popen(
-            instrumented(str(TRAINING), "10", "wait", str(log)),
-            cwd=tmp_path,
-            env=training.clean_environ(tmp_path, {**environ, "OTEL_SERVICE_NAME": "trainer"}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
+        with training_on(tmp_path, {**environ, "OTEL_SERVICE_NAME": "trainer"}):
             until(lambda: tellers(collector) - {"llm"})
             # In an export or two the server has seen the relay; from then on its exports tell of no GPU.
             seen = [0]
@@ -210,10 +222,6 @@ def test_beside_a_training_the_relay_tells(gpus: nvml.Control, collector: Receiv
 
             until(only_the_relay)
             assert len(tellers(collector, seen[0])) == 1
-        finally:
-            (tmp_path / "steps.stop").touch()
-            _, err = trained.communicate(timeout=WAIT_S)
-        assert trained.returncode == 0, err
 
 
 def test_a_training_without_a_relay_tells_by_itself(
@@ -221,23 +229,9 @@ def test_a_training_without_a_relay_tells_by_itself(
 ) -> None:
     """Where spans are converted in the training process no relay is there to sample."""
     environ = {**settings(gpus, collector.port), "OTEL_SERVICE_NAME": "trainer", "GRADEML_IN_PROCESS": "1"}
-    command = instrumented(str(TRAINING), "10", "wait", str(tmp_path / "steps"))
-    trained = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=training.clean_environ(tmp_path, environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with training_on(tmp_path, environ):
         until(lambda: {gpu for _, name, gpu, _ in points(collector) if name == "hw.power"} == set(gpus.ids))
         assert tellers(collector) == {"trainer"}
-    finally:
-        (tmp_path / "steps.stop").touch()
-        _, err = trained.communicate(timeout=WAIT_S)
-    assert trained.returncode == 0, err
 
 
 def test_a_short_program_loads_nothing(gpus: nvml.Control, collector: Receiver, tmp_path: Path) -> None:

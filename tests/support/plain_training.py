@@ -6,7 +6,7 @@ next begins. With ``GRADEML_EXPORTER=none`` the same program is the bare run: no
 
 ENDING: ``return``, ``raise``, ``exit3``, ``os_exit``, ``SIGTERM``, ``SIGINT``, ``SIGKILL`` (sent to itself in
 the middle of a forward), ``memory`` (allocates until it is stopped), ``wait`` (trains on until it is killed,
-or until ``LOG.stop`` exists).
+or until ``LOG.stop`` exists; for as long as a test may take, lest it outlive a test run that was killed).
 """
 
 import os
@@ -21,6 +21,7 @@ from grademl_otel.lifecycle import session
 OPTIMIZER = 1
 MODULE = 2
 STEP_S = 0.002
+LONGEST_S = 600
 
 
 class Bare:
@@ -75,8 +76,10 @@ def main(steps: int, how: str, log: str = os.devnull) -> None:
     session.install()
     # One write for each step, so that a death at any time leaves a true count behind.
     finished = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    until = time.monotonic() + LONGEST_S
     for number in count():
-        if number >= steps and (how != "wait" or os.path.exists(f"{log}.stop")):
+        waits = how == "wait" and time.monotonic() < until and not os.path.exists(f"{log}.stop")
+        if number >= steps and not waits:
             break
         step()
         os.write(finished, b"x")
