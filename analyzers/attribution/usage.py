@@ -16,13 +16,14 @@ one function of time, times the phase's amount: so the use of a phase is a diffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
+from grademl_otel.analyzers.attribution.demand import estimate
 from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE, Users
 from grademl_otel.analyzers.attribution.upsampling import Upsampled
 
@@ -84,6 +85,12 @@ class Attribution:
             else (self._usage_per_variable, self._capacity_per_variable)
         )
         return Use(edges, *(values[cut] * amount for values in per_unit))
+
+    def together(self, chosen: BoolArray) -> FloatArray:
+        """(m) What the phases that are ``chosen`` (k) used together; NaN where nothing was observed."""
+        users = replace(self.users, amount=np.where(chosen, self.users.amount, 0.0))
+        demand = estimate(self.upsampled.demand.timeline, users)
+        return self._usage_per_exact * demand.exact + self._usage_per_variable * demand.variable
 
     # --- What one unit of demand gets: (m) each, NaN where nothing was observed -----------------------------
 
