@@ -64,6 +64,9 @@ class Stack:
         }
         if BINARIES[name] == "collector":
             settings["GRADEML_COLLECTOR_DATA"] = str(inside["/var/lib/otelcol"])
+        if name == "jaeger":  # of itself it tells the usual port, in its container its own
+            settings["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{self.address(name, 4317)}"
+            settings["OTEL_BSP_SCHEDULE_DELAY"] = "50"
         if name == "prometheus":
             arguments.append(f"--web.listen-address={self.address(name, 9090)}")
         else:
@@ -142,6 +145,8 @@ def test_a_training_that_is_sent_to_the_agent_is_seen_everywhere(stack: Stack, t
         return grademl(["report", source], tmp_path).out
 
     servers.wait_until(lambda: f"complete ({steps} of {steps} steps" in told(), "arriving of all in Jaeger")
+    # Jaeger has been asked many times by now, and stores nothing of that.
+    assert _get(f"http://{stack.address('jaeger', 16686)}/api/services")["data"] == [JOB]
 
 
 def _get(url: str) -> Any:
