@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from grademl_otel.analyzers.attribution.observations import Observations
+from grademl_otel.analyzers.execution.identity import identifier
 
 NO_PARENT: Final = -1
 
@@ -20,7 +21,9 @@ class Resource:
     """
 
     type: str
-    """``host``, ``cpu``, ``memory``, ``gpu``, ``disk``, ``network``, ``port``, ``pressure``, ``process``."""
+    """``host``, ``cpu``, ``core``, ``memory``, ``gpu``, ``disk``, ``network``, ``port``, ``pressure``,
+    ``process``, and what CSV files name.
+    """
     id: str
     """Among those of its type and host: ``GPU-...``, ``eth0``; empty where a host has one only."""
     parent: int = NO_PARENT
@@ -28,8 +31,8 @@ class Resource:
     machine: str | None = None
     """Identity of its host, by which it is matched with phases; None: not known, it matches all."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What else is told of it: ``name``, ``model``; of a process ``run``, ``attempt``, ``rank``; of an instance
-    of a GPU ``parent``.
+    """What else is told of it: ``name``, ``model``; of a process ``run``, ``attempt``, ``rank``; of an
+    instance of a GPU ``parent``.
     """
 
 
@@ -66,12 +69,12 @@ class ResourceModel:
         return self.machines.get(host, host)
 
     def path(self, resource: int) -> str:
-        """Return the path of a resource; no two have the same."""
+        """Return the path of a resource, as the path language writes it; no two have the same."""
         parts = []
         while resource != NO_PARENT:
             one = self.resources[resource]
             key = "name" if one.type == "host" else "id"
-            parts.append(f"/{one.type}[{key}={one.id}]" if one.id else f"/{one.type}")
+            parts.append("/" + identifier(one.type, ((key, one.id),) if one.id else ()))
             resource = one.parent
         return "".join(reversed(parts))
 
