@@ -323,7 +323,8 @@ def _disagreements(some: Sequence[Series], capacity: float) -> list[str]:
             where += f" on {place.host}" if place.host else ""
             lines.append(
                 f"{other.type}{where}: {some[0].source} says {found.fine:.4g}, {other.source}"
-                f" {found.coarse:.4g} {other.unit} over the same {duration(found.seconds * 1e9)}; the former counts"
+                f" {found.coarse:.4g} {other.unit} over the same {duration(found.seconds * 1e9)}; the former"
+                " counts"
             )
     return lines
 

@@ -62,7 +62,7 @@ class Meaning:
 
     @property
     def factor(self) -> float:
-        """What values in ``unit`` are times to be as ``gives`` says; counters: to be what their rates are of."""
+        """What values in ``unit`` are times to be in ``gives``; of counters before they are rates."""
         found = 1.0 if self.counter else units.factor(self.unit, self.gives)
         assert found is not None, self.metric
         return found

@@ -166,8 +166,8 @@ def _series(file: str, place: Place, metric: str, rows: _Rows, told: Told) -> No
         overlapping -= int((~np.isfinite(value) | (value < 0)).sum())
         if overlapping > 0:
             told.problems.append(
-                f"{file}: {count(overlapping, 'row')} of {place.type}.{metric} left out: they begin before the"
-                " one before ends"
+                f"{file}: {count(overlapping, 'row')} of {place.type}.{metric} left out:"
+                " they begin before the one before ends"
             )
     elif (start < 0).all():
         seen = of_samples(time, value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP API of Prometheus, and of what speaks it (Mimir, Thanos, VictoriaMetrics): samples of series.
 
-Samples are asked for as they are stored (`metric[range]`), not at steps of ours: none is shown twice, and none
-lies between two steps. Windows are halved while the server, or our bound, finds them too large.
+Samples are asked for as they are stored (`metric[range]`), not at steps of ours: none is shown twice, and
+none lies between two steps. Windows are halved while the server, or our bound, finds them too large.
 """
 
 from __future__ import annotations
