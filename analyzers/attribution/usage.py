@@ -51,21 +51,21 @@ class Attribution:
 
     def usage(self) -> FloatArray:
         """(k) What each phase used in all, in units times seconds; NaN for those of whom nothing is said."""
-        return self._of_phases(self._usage_per_exact, self._usage_per_variable, 0.0)
+        return self._of_phases(self.usage_per_exact, self.usage_per_variable, 0.0)
 
     def capacity(self) -> FloatArray:
         """(k) What each phase could have used in all, in units times seconds, while it was observed."""
-        return self._of_phases(self._capacity_per_exact, self._capacity_per_variable, self.upsampled.capacity)
+        return self._of_phases(self.capacity_per_exact, self.capacity_per_variable, self.upsampled.capacity)
 
     def observed(self) -> FloatArray:
         """(k) Seconds of each phase in which the metric was observed."""
-        return self._between(np.where(self._known, 1.0, 0.0))
+        return self._between(np.where(self.known, 1.0, 0.0))
 
     def unattributed(self) -> FloatArray:
         """(m) What was used and is nobody's, in the metric's unit; NaN where nothing was observed."""
         demand = self.upsampled.demand
         return self.upsampled.value - (
-            self._usage_per_exact * demand.exact + self._usage_per_variable * demand.variable
+            self.usage_per_exact * demand.exact + self.usage_per_variable * demand.variable
         )
 
     def of_phase(self, phase: int) -> Use | None:
@@ -77,12 +77,12 @@ class Attribution:
         cut = slice(int(timeline.first[phase]), int(timeline.after[phase]))
         edges = timeline.edges[cut.start : cut.stop + 1]
         if amount == 0:
-            nothing = np.where(self._known[cut], 0.0, np.nan)
+            nothing = np.where(self.known[cut], 0.0, np.nan)
             return Use(edges, nothing, np.full(len(nothing), self.upsampled.capacity))
         per_unit = (
-            (self._usage_per_exact, self._capacity_per_exact)
+            (self.usage_per_exact, self.capacity_per_exact)
             if rule == EXACT
-            else (self._usage_per_variable, self._capacity_per_variable)
+            else (self.usage_per_variable, self.capacity_per_variable)
         )
         return Use(edges, *(values[cut] * amount for values in per_unit))
 
@@ -90,34 +90,34 @@ class Attribution:
         """(m) What the phases that are ``chosen`` (k) used together; NaN where nothing was observed."""
         users = replace(self.users, amount=np.where(chosen, self.users.amount, 0.0))
         demand = estimate(self.upsampled.demand.timeline, users)
-        return self._usage_per_exact * demand.exact + self._usage_per_variable * demand.variable
+        return self.usage_per_exact * demand.exact + self.usage_per_variable * demand.variable
 
     # --- What one unit of demand gets: (m) each, NaN where nothing was observed -----------------------------
 
     @cached_property
-    def _usage_per_exact(self) -> FloatArray:
-        return _share(np.minimum(self.upsampled.value, self._exact), self._exact, self._known)
+    def usage_per_exact(self) -> FloatArray:
+        return _share(np.minimum(self.upsampled.value, self._exact), self._exact, self.known)
 
     @cached_property
-    def _usage_per_variable(self) -> FloatArray:
+    def usage_per_variable(self) -> FloatArray:
         rest = np.maximum(self.upsampled.value - self._exact, 0.0)
-        return _share(rest, self.upsampled.demand.variable, self._known)
+        return _share(rest, self.upsampled.demand.variable, self.known)
 
     @cached_property
-    def _capacity_per_exact(self) -> FloatArray:
-        return _share(np.minimum(self.upsampled.capacity, self._exact), self._exact, self._known)
+    def capacity_per_exact(self) -> FloatArray:
+        return _share(np.minimum(self.upsampled.capacity, self._exact), self._exact, self.known)
 
     @cached_property
-    def _capacity_per_variable(self) -> FloatArray:
+    def capacity_per_variable(self) -> FloatArray:
         rest = np.maximum(self.upsampled.capacity - self._exact, 0.0)
-        return _share(rest, self.upsampled.demand.variable, self._known)
+        return _share(rest, self.upsampled.demand.variable, self.known)
 
     @property
     def _exact(self) -> FloatArray:
         return self.upsampled.demand.exact
 
     @cached_property
-    def _known(self) -> BoolArray:
+    def known(self) -> BoolArray:
         return self.upsampled.demand.timeline.observation >= 0
 
     # --- Over the time of phases ----------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Attribution:
         found = np.full(len(users), np.nan)
         for rule, per_unit in ((EXACT, exact), (VARIABLE, variable)):
             mask = (users.rule == rule) & (users.amount > 0)
-            found[mask] = self._between(np.where(self._known, per_unit, 0.0))[mask] * users.amount[mask]
+            found[mask] = self._between(np.where(self.known, per_unit, 0.0))[mask] * users.amount[mask]
         idle = (users.rule != NONE) & (users.amount == 0)
         seconds = self.observed()[idle]
         found[idle] = np.multiply(seconds, of_no_demand, out=np.zeros(len(seconds)), where=seconds > 0)
