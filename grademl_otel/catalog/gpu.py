@@ -18,7 +18,7 @@ ERROR_TYPE: Final = "error.type"
 DIRECTION: Final = "network.io.direction"
 LINK: Final = "grademl.gpu.link.type"
 ESTIMATED: Final = "grademl.gpu.link.estimated"
-"""True: the total is no counter's, but made of a rate that was looked at once a reading, for 20 ms."""
+"""True: how much passed between two readings is known by a rate that was looked at once, for 20 ms."""
 DOMAIN: Final = "grademl.gpu.clock.domain"
 REASON: Final = "grademl.gpu.throttle.reason"
 FAN_NUMBER: Final = "grademl.gpu.fan"
@@ -139,7 +139,7 @@ ERRORS: Final = Metric(
 )
 XID: Final = Metric(
     "grademl.gpu.xid",
-    "1",
+    "{xid}",
     GAUGE,
     "Number of the last Xid error since sampling began.",
     "NVIDIA, Linux; after the first one",
@@ -208,14 +208,14 @@ THROTTLE_TIME: Final = Metric(
 )
 PCIE_GENERATION: Final = Metric(
     "grademl.gpu.pcie.generation",
-    "1",
+    "{generation}",
     GAUGE,
     "Generation of PCIe at which the link runs now; idle GPUs lower it.",
     "NVIDIA, AMD; every tenth reading",
 )
 PCIE_GENERATION_LIMIT: Final = Metric(
     "grademl.gpu.pcie.generation.limit",
-    "1",
+    "{generation}",
     GAUGE,
     "The highest generation of PCIe that GPU and slot have together.",
     "NVIDIA, AMD",
@@ -251,10 +251,10 @@ LINK_LIMIT: Final = Metric(
     (LINK,),
 )
 _IO_PCIE: Final = (
-    "Bytes over PCIe. With grademl.gpu.link.estimated a rate of 20 ms taken for all of the time between two "
-    "readings; otherwise a counter."
+    "Bytes over PCIe. With grademl.gpu.link.estimated made of a rate that each reading looks at for 20 ms, "
+    "and of a counter of 32 bits where there is one; otherwise a counter."
 )
-_IO_PCIE_NEEDS: Final = "NVIDIA; a counter since driver 555 on some GPUs"
+_IO_PCIE_NEEDS: Final = "NVIDIA; with a counter since driver 555 on some GPUs"
 _IO_NVLINK: Final = "Bytes of data over all NVLinks."
 _IO_NVLINK_NEEDS: Final = "NVIDIA; GPUs with NVLink, driver 450"
 PCIE_RECEIVE: Final = Metric(

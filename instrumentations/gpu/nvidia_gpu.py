@@ -7,7 +7,6 @@ reading, what changes slowly every fifth or tenth, and its counters come in one 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.gpu import nvml, nvmlgroups, plausible
 from grademl_otel.instrumentations.gpu.device import Device, pcie_rate
 from grademl_otel.instrumentations.gpu.nvmlgroups import Counters
+from grademl_otel.instrumentations.gpu.nvmlpcie import PcieBytes
 from grademl_otel.instrumentations.gpu.plausible import Implausible, within
 from grademl_otel.instrumentations.gpu.probes import Probe, Probes, Verdict
 from grademl_otel.sampling.source import Reading, SourceGone
@@ -30,7 +30,6 @@ _MIG_EVERY: Final = 30
 _GRAPHICS_CLOCK, _SM_CLOCK, _MEMORY_CLOCK = 0, 1, 2
 _GPU_SENSOR: Final = 0
 _SHUTDOWN, _SLOWDOWN = 0, 1
-_TRANSMIT, _RECEIVE = 0, 1
 _XID_EVENT: Final = 8
 _MOST_EVENTS: Final = 16
 """Of one reading; the others come with the next."""
@@ -67,8 +66,7 @@ class NvidiaGpu:
         """The generation of the library that they are of."""
         self._xids = 0
         self._last_xid: int | None = None
-        self._pcie_looked_at: dict[int, float] = {}
-        self._pcie_bytes: dict[int, float] = {}
+        self._pcie = PcieBytes(device)
         self._counters = Counters(device)
         self._reasons: tuple[int, list[Reading]] = (-1, [])
         """What held clocks down last, and its points."""
@@ -162,9 +160,7 @@ class NvidiaGpu:
         add("fans", lambda: self._fans(handle), _SOON)
         add("pcie link", lambda: self._pcie_link(handle), _SELDOM)
         self._mig = add("mig", lambda: self._find_instances(handle), _MIG_EVERY)
-        if not any(group.is_pcie for group in groups):
-            # Last, since each of these calls takes 20 ms.
-            add("pcie throughput", lambda: self._pcie_throughput(handle))
+        add("pcie bytes", self._pcie.open(api, handle))  # last, since it takes 20 ms, or twice that
         try:  # now, so that the first reading has them
             self._find_instances(handle)
             self._mig.wait = _MIG_EVERY
@@ -294,28 +290,7 @@ class NvidiaGpu:
         rate = pcie_rate(generation, width)
         if rate is not None:
             readings.append((device.series(catalog.LINK_LIMIT, "pcie"), rate))
-            self._counters.pcie_capacity = rate
-        return readings
-
-    def _pcie_throughput(self, handle: object) -> list[Reading]:
-        """Make totals of the rates that NVML tells, each that of 20 ms for which the call waits."""
-        readings: list[Reading] = []
-        for which, metric, direction in (
-            (_RECEIVE, catalog.PCIE_RECEIVE, "receive"),
-            (_TRANSMIT, catalog.PCIE_TRANSMIT, "transmit"),
-        ):
-            kilobytes = self._library.api.nvmlDeviceGetPcieThroughput(handle, which)
-            within(kilobytes, plausible.PCIE_KILOBYTES, "a throughput of PCIe")
-            now = time.perf_counter()
-            since = now - self._pcie_looked_at.get(which, now)
-            self._pcie_looked_at[which] = now
-            # Of a pause nothing is known.
-            grown = kilobytes * 1000 * since if since < 2 * _SELDOM else 0.0
-            total = self._pcie_bytes[which] = self._pcie_bytes.get(which, 0.0) + grown
-            series = self.device.series(
-                metric, direction, "pcie", True, capacity=self._counters.pcie_capacity
-            )
-            readings.append((series, round(total)))
+            self._pcie.capacity = rate
         return readings
 
     def _links(self, handle: object) -> list[Reading]:

@@ -48,7 +48,6 @@ _VALUES: Final = {
     5: struct.Struct("=i4x"),
     6: struct.Struct("=H6x"),
 }
-UNSIGNED_INT: Final = 1
 
 
 class Fields:

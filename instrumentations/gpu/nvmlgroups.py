@@ -17,7 +17,7 @@ from grademl_otel.catalog.metric import COUNTER, Metric
 from grademl_otel.convert.spans import Value
 from grademl_otel.instrumentations.gpu import nvml, plausible
 from grademl_otel.instrumentations.gpu.device import Device
-from grademl_otel.instrumentations.gpu.nvmlfields import ALL, UNSIGNED_INT, Answer, Field, Fields, value
+from grademl_otel.instrumentations.gpu.nvmlfields import ALL, Answer, Field, Fields, value
 from grademl_otel.instrumentations.gpu.plausible import Total, within
 from grademl_otel.instrumentations.gpu.probes import Verdict
 from grademl_otel.sampling.source import Reading
@@ -54,18 +54,14 @@ class Group:
     def is_energy(self) -> bool:
         return self.metric is catalog.ENERGY
 
-    @property
-    def is_pcie(self) -> bool:
-        return self.metric in (catalog.PCIE_RECEIVE, catalog.PCIE_TRANSMIT)
-
 
 def _one(number: int, scope: int = 0, factor: int = 1) -> tuple[tuple[Field, ...], int]:
     return ((number, scope),), factor
 
 
-def _io(metric: Metric, direction: str, link: str, *fields: tuple[tuple[Field, ...], int]) -> Group:
-    values = (direction, link)
-    return Group(f"{link} {direction}", metric, values, fields, plausible.BYTE_RATE)
+def _nvlink(metric: Metric, direction: str, *fields: tuple[tuple[Field, ...], int]) -> Group:
+    values = (direction, "nvlink")
+    return Group(f"nvlink {direction}", metric, values, fields, plausible.BYTE_RATE)
 
 
 def _errors(kind: str, *fields: tuple[tuple[Field, ...], int], every: int = 10) -> Group:
@@ -82,10 +78,8 @@ def _throttle(reason: str, *numbers: int) -> Group:
 _GROUPS: Final = (
     Group("memory temperature", catalog.TEMPERATURE, ("memory",), (_one(82),), plausible.CELSIUS),
     Group("energy", catalog.ENERGY, (), (_one(83),), plausible.MILLIJOULE_RATE, 1e-3),
-    _io(catalog.NVLINK_RECEIVE, "receive", "nvlink", _one(139, ALL, 1024), _one(204, EVERY_LINK)),
-    _io(catalog.NVLINK_TRANSMIT, "transmit", "nvlink", _one(138, ALL, 1024), _one(202, EVERY_LINK)),
-    _io(catalog.PCIE_RECEIVE, "receive", "pcie", _one(198)),
-    _io(catalog.PCIE_TRANSMIT, "transmit", "pcie", _one(197)),
+    _nvlink(catalog.NVLINK_RECEIVE, "receive", _one(139, ALL, 1024), _one(204, EVERY_LINK)),
+    _nvlink(catalog.NVLINK_TRANSMIT, "transmit", _one(138, ALL, 1024), _one(202, EVERY_LINK)),
     _throttle("sw_power_cap", 74),
     _throttle("sync_boost", 76),
     _throttle("sw_thermal_slowdown", 269),
@@ -106,13 +100,12 @@ class Counters:
     """Totals of one GPU; they go on when the library is initialized anew."""
 
     def __init__(self, device: Device) -> None:
-        self.pcie_capacity: float | None = None
-        """By/s in one direction; None as long as nobody knows."""
         self.nvlink_capacity: float | None = None
+        """By/s in one direction; None as long as nobody knows."""
         self._device = device
         self._totals: dict[str, Total] = {}
 
-    def reading(self, group: Group, raw: int, bits: int, at: float) -> Reading:
+    def reading(self, group: Group, raw: int, at: float) -> Reading:
         """Return the point of ``group``, whose fields say ``raw``. Raises `Implausible`."""
         capacity = None
         if group.metric.kind != COUNTER:
@@ -120,11 +113,9 @@ class Counters:
         else:
             total = self._totals.get(group.name)
             if total is None:
-                total = self._totals[group.name] = Total(group.rate, bits)
+                total = self._totals[group.name] = Total(group.rate)
             raw = total.add(raw, at)
-            if group.is_pcie:
-                capacity = self.pcie_capacity
-            elif group.metric in (catalog.NVLINK_RECEIVE, catalog.NVLINK_TRANSMIT):
+            if group.metric in (catalog.NVLINK_RECEIVE, catalog.NVLINK_TRANSMIT):
                 capacity = self.nvlink_capacity
         series = self._device.series(group.metric, *group.values, capacity=capacity)
         return series, raw if group.unit == 1 else raw * group.unit
@@ -132,7 +123,7 @@ class Counters:
     def energy(self, millijoule: int) -> list[Reading]:
         """Return the energy of a GPU that has no field of it. Raises `Implausible`."""
         group = next(group for group in _GROUPS if group.is_energy)
-        return [self.reading(group, millijoule, 64, time.perf_counter())]
+        return [self.reading(group, millijoule, time.perf_counter())]
 
 
 def supported(api: Any, handle: object, failed: Failed) -> list[Group]:
@@ -239,8 +230,7 @@ class Reader:
             raw += value(kind, content)
         if not raw and group.metric is catalog.TEMPERATURE:
             return None  # so some say that they have no sensor
-        bits = 32 if answered[0][0] == UNSIGNED_INT and group.is_pcie else 64
-        return self._counters.reading(group, raw * group.alternatives[0][1], bits, now)
+        return self._counters.reading(group, raw * group.alternatives[0][1], now)
 
     def _keep(self, groups: Iterable[Group]) -> None:
         self._slots.clear()

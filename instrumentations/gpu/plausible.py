@@ -23,6 +23,8 @@ LINKS: Final = 1024
 
 MILLIJOULE_RATE: Final = 20_000_000
 BYTE_RATE: Final = 20_000_000_000_000
+PCIE_RATE: Final = 128_000_000_000
+"""Of 16 lanes of the sixth generation."""
 ERROR_RATE: Final = 1_000_000_000
 NANOSECOND_RATE: Final = 60_000_000_000
 """Of a counter of time; far more than a second, since drivers update some of these seldom."""
@@ -45,14 +47,13 @@ class Total:
     """What a raw counter has counted since it was first read, in its own unit; never falls.
 
     ``rate`` is the most that it can count in a second: what is beyond is garbage, unless the counter stays
-    there. ``bits``: 32 for one that is known to begin again at 0 after 2**32, so that each fall is that.
+    there.
     """
 
-    __slots__ = ("_at", "_bits", "_last", "_rate", "_suspect", "_suspect_at", "total")
+    __slots__ = ("_at", "_last", "_rate", "_suspect", "_suspect_at", "total")
 
-    def __init__(self, rate: float, bits: int = 64) -> None:
+    def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._bits = bits
         self._last: int | None = None
         self._at = 0.0
         self._suspect: int | None = None
@@ -61,16 +62,14 @@ class Total:
 
     def add(self, raw: int, at: float) -> int:
         """Take what the counter says at ``at``, in seconds; return the total. Raises `Implausible`."""
-        if not 0 <= raw < 1 << self._bits:
+        if not 0 <= raw < 1 << 64:
             raise Implausible(f"a counter of {raw}")
         if self._last is None:
             self._take(raw, at, 0)
             return self.total
         grown = raw - self._last
         if grown < 0:
-            if self._bits == 32:
-                grown += 1 << 32
-            elif -grown <= max(1, self._last * _JITTER):
+            if -grown <= max(1, self._last * _JITTER):
                 return self.total  # dipped: nothing is added until it is above its highest again
             else:
                 grown = raw  # was reset, and has counted from 0 to here

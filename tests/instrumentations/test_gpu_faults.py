@@ -22,6 +22,7 @@ from grademl_otel.catalog.sampler import FAILURES
 from grademl_otel.instrumentations.gpu import nvidia as finding
 from grademl_otel.instrumentations.gpu import nvml as library
 from grademl_otel.instrumentations.gpu.nvidia import NvidiaProvider
+from grademl_otel.instrumentations.gpu.nvmlpcie import Summed, Wrapping
 from grademl_otel.instrumentations.gpu.plausible import Implausible, Total
 from grademl_otel.sampling.sampler import Sampler
 from grademl_otel.sampling.source import Reading, Source, SourceGone
@@ -476,6 +477,61 @@ def test_a_total_of_a_counter_that_begins_again() -> None:
     assert total.add(710, 3) == 710
 
 
+@given(
+    start=st.integers(0, 2**32 - 1),
+    rates=st.lists(st.integers(0, 60_000_000_000), min_size=1, max_size=5),
+    seconds=st.sampled_from([0.05, 1.0, 10.0]),
+)
+def test_a_counter_that_begins_again_unseen(start: int, rates: list[int], seconds: float) -> None:
+    """Each rate holds until the reading that tells it: exact as long as it stays, else nearly."""
+    total, counted, known, wrong = Wrapping(), 0, rates[0], 0.0
+    total.add(start, 100.0, None, 63e9)
+    for number, rate in enumerate(rates, 1):
+        counted += round(rate * seconds)
+        total.add((start + counted) % 2**32, 100 + number * seconds, rate, 63e9)
+        wrong += abs(rate - known) / 2 * seconds + 2**31 if rate != known else 0
+        known = rate
+        assert abs(total.total - counted) <= wrong
+        assert (total.total - counted) % 2**32 == 0
+
+
+def test_a_counter_that_begins_again_before_anybody_knows_how_fast_it_counts() -> None:
+    total = Wrapping()
+    total.add(2**32 - 10, 1, None, 63e9)
+    total.add(90, 2, None, 63e9)
+    assert total.total == 100, "at least"
+    total.restart()
+    total.add(5000, 3, None, 63e9)
+    assert total.total == 100, "of a driver that was reset nothing is known"
+    total.add(6000, 30, 40e9, 63e9)
+    assert total.total == 100, "nor of a long pause"
+
+
+@pytest.mark.parametrize("total", [Wrapping(), Summed()])
+def test_readings_that_are_far_apart_are_no_pauses(total: Wrapping | Summed) -> None:
+    for at in (0, 3600, 7200):
+        if isinstance(total, Summed):
+            total.add(1e6, at)
+        else:
+            total.add(at * 1_000_000 % 2**32, at, 1e6, 63e9)
+    assert total.total == 7_200_000_000
+
+
+def test_a_counter_that_turns_out_to_be_wide() -> None:
+    total = Wrapping()
+    total.add(5, 1, None, 63e9)
+    for raw in (2**64 - 1, 2**40):
+        with pytest.raises(Implausible):
+            total.add(raw, 2, None, 63e9)
+        total.add(105, 2, None, 63e9)
+        assert (total.total, total.is_wide) == (100, False), "it was nonsense"
+    with pytest.raises(Implausible):
+        total.add(2**32 + 7, 3, None, 63e9)
+    total.add(2**32 + 9, 4, None, 63e9)
+    total.add(2**32 + 11, 5, None, 63e9)
+    assert (total.total, total.is_wide) == (2, True), "another series, which begins at 0"
+
+
 # Anything at all
 
 KEYS = (
@@ -484,6 +540,7 @@ KEYS = (
     *("clock.1", "clock.2", "clock.max.1", "throttle.reasons", "pcie.generation", "pcie.width", "fans"),
     *("pcie.throughput.0", "processes.compute", "events", "mig.mode", "mig.max", "uuid", "name", "field.3"),
     *("field.38", "field.74", "field.82", "field.83", "field.90", "field.91", "field.94", "field.138.all"),
+    *("field.197", "field.198"),
 )
 FUNCTIONS = (
     *("*", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues"),

@@ -18,8 +18,8 @@ import pytest
 
 from grademl_otel.catalog.gpu import METRICS
 from grademl_otel.catalog.metric import COUNTER
-from grademl_otel.instrumentations.gpu import nvidia_gpu
 from grademl_otel.instrumentations.gpu import nvml as library
+from grademl_otel.instrumentations.gpu import nvmlpcie
 from grademl_otel.instrumentations.gpu.nvidia import NvidiaProvider
 from grademl_otel.sampling.source import Reading
 
@@ -137,8 +137,6 @@ H100 = {
     "hw.gpu.io{transmit,nvlink}": 10 * 104857600 * 1024,
     "grademl.gpu.link.limit{nvlink}": 8 * 26_562e6,
     "grademl.gpu.nvlink.links": 8,
-    "hw.gpu.io{receive,pcie}": 88_000_000_000,
-    "hw.gpu.io{transmit,pcie}": 21_000_000_000,
     "grademl.gpu.link.limit{pcie}": 32e9 * 128 / 130 / 8 * 16,
     "grademl.gpu.pcie.generation": 5,
     "grademl.gpu.pcie.generation.limit": 5,
@@ -455,7 +453,7 @@ def test_a_rate_of_pcie_is_taken_for_the_time_between_readings(
 ) -> None:
     control = nvml.Control(tmp_path, "a100", count=1)
     clock = SimpleNamespace(perf_counter=lambda: 0.0)
-    monkeypatch.setattr(nvidia_gpu, "time", clock)
+    monkeypatch.setattr(nvmlpcie, "time", clock)
     totals = []
     with nvml.in_process(control):
         (source,) = provider.sources()
@@ -467,16 +465,39 @@ def test_a_rate_of_pcie_is_taken_for_the_time_between_readings(
     assert totals == [(seconds * 5_400_000_000, seconds * 1_200_000_000) for seconds in (0, 1, 3.5, 3.5, 4.5)]
 
 
-def test_pcie_counters_of_32_bits_go_on_after_they_wrapped(provider: NvidiaProvider, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", [100, 3_900_000_000, 40_000_000_000, 63_000_000_000])
+def test_pcie_counters_of_32_bits_begin_again_any_number_of_times(
+    rate: int, provider: NvidiaProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     control = nvml.Control(tmp_path, "h100", count=1)
-    control.set("field.198", "ui:4000000000 +2000000000")
+    control.set("field.198", f"ui:4000000000 +{rate}")
+    control.set("field.197", "ui:5 +3000000000")
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+
+    def let_pass(seconds: float) -> None:
+        clock.now += seconds
+        control.advance(seconds)
+
+    clock.sleep = let_pass
+    monkeypatch.setattr(nvmlpcie, "time", clock)
     with nvml.in_process(control):
         (source,) = provider.sources()
-        totals = []
-        for _ in range(6):
-            totals.append(values(source.read(), control.ids[0])["hw.gpu.io{receive,pcie}"])
-            control.advance(1)
-    assert totals == [0, 2_000_000_000, 4_000_000_000, 6_000_000_000, 8_000_000_000, 10_000_000_000]
+        source.read()
+        for second in range(1, 6):
+            let_pass(second - clock.now)
+            found = values(source.read(), control.ids[0])
+            told = found["hw.gpu.io{receive,pcie,True}"], found["hw.gpu.io{transmit,pcie,True}"]
+            assert told == pytest.approx((rate * second, 3_000_000_000 * second), abs=2)
+
+
+def test_pcie_counters_of_more_bits_are_taken_as_they_are(provider: NvidiaProvider, tmp_path: Path) -> None:
+    control = nvml.Control(tmp_path, "h100", count=1)
+    control.set("field.198", "ull:5000000000 +20000000000")
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        source.read()
+        control.advance(3)
+        assert values(source.read(), control.ids[0])["hw.gpu.io{receive,pcie}"] == 60_000_000_000
 
 
 def test_fans_of_their_own(provider: NvidiaProvider, tmp_path: Path) -> None:
@@ -567,7 +588,9 @@ def test_each_function_that_is_called_exists_in_nvidia_ml_py() -> None:
     import pynvml
 
     folder = Path(library.__file__).parent
-    source = "".join((folder / name).read_text() for name in ("nvidia.py", "nvidia_gpu.py", "nvmlgroups.py"))
+    source = "".join(
+        (folder / name).read_text() for name in ("nvidia.py", "nvidia_gpu.py", "nvmlgroups.py", "nvmlpcie.py")
+    )
     called = set(re.findall(r"api\.(nvml\w+)", source))
     assert len(called) > 25
     # The library as it was loaded is what the fields of structures are handed to.
