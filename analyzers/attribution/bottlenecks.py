@@ -28,6 +28,8 @@ LOCAL: Final = 1
 GLOBAL: Final = 2
 """All phases together used about all that there is."""
 FULL_FROM: Final = 0.95
+Threshold = float | FloatArray
+"""From which utilization on a metric is full: of all, or (metrics, 1) of each."""
 
 _SECOND: Final = 1e9
 
@@ -53,10 +55,14 @@ class Utilizations:
     """(metrics, m) What all used over the capacity; NaN where it is not known."""
 
 
-def utilizations(parts: Sequence[Part]) -> Utilizations:
-    """Return the utilizations of ``parts``, whose capacities are known where anything is to be said."""
-    edges = np.unique(np.concatenate([part.attribution.upsampled.demand.timeline.edges for part in parts]))
+def utilizations(parts: Sequence[Part], within: tuple[IntArray, IntArray] | None = None) -> Utilizations:
+    """Return the utilizations of ``parts``, whose capacities are known where anything is to be said.
+
+    ``within`` (starts, ends): nothing is asked of other times, and nothing is right there.
+    """
+    edges = _edges([part.attribution.upsampled.demand.timeline.edges for part in parts], within)
     own, whole = np.full((2, len(parts), len(edges) - 1), np.nan)
+    places: dict[int, IntArray] = {}
     for row, part in enumerate(parts):
         upsampled = part.attribution.upsampled
         capacity, demand = upsampled.capacity, upsampled.demand
@@ -73,11 +79,26 @@ def utilizations(parts: Sequence[Part]) -> Utilizations:
             with np.errstate(divide="ignore", invalid="ignore"):
                 used = np.where(room > 0, np.minimum(np.maximum(value - exact, 0.0) / room, 1.0), 1.0)
             used = np.where(np.isnan(value), np.nan, used)
-        at = np.searchsorted(demand.timeline.edges, edges[:-1], "right") - 1
+        if (key := id(demand.timeline)) not in places:
+            places[key] = np.searchsorted(demand.timeline.edges, edges[:-1], "right") - 1
+        at = places[key]
         inside = (at >= 0) & (at < len(used))
         own[row, inside] = used[at[inside]]
         whole[row, inside] = value[at[inside]] / capacity
     return Utilizations(edges, own, whole)
+
+
+def _edges(edges: Sequence[IntArray], within: tuple[IntArray, IntArray] | None) -> IntArray:
+    """Return all ``edges``, each once, sorted; only those ``within`` intervals, and the ends of these."""
+    distinct = list({id(each): each for each in edges}.values())
+    if within is None:
+        return np.unique(np.concatenate(distinct))
+    start, end = np.sort(within[0]), np.sort(within[1])
+    found = [start, end]
+    for each in distinct:
+        begun, ended = np.searchsorted(start, each, "right"), np.searchsorted(end, each, "left")
+        found.append(each[begun > ended])
+    return np.unique(np.concatenate(found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +107,8 @@ class Impacts:
 
     known: FloatArray
     """(k) Of the phase in which at least one metric is known."""
+    known_of_group: FloatArray
+    """(g, k) In which at least one of the group is."""
     without_overhead: FloatArray
     """(k) ∫S: how long its use of resources takes if no two overlap."""
     gain: FloatArray
@@ -105,21 +128,24 @@ def impacts(
     end: IntArray,
     found: Utilizations,
     group: Sequence[int],
-    full_from: float = FULL_FROM,
+    full_from: Threshold = FULL_FROM,
+    state: npt.NDArray[np.int8] | None = None,
 ) -> Impacts:
     """Return the impacts of groups of metrics on phases from ``start`` to ``end``.
 
-    ``group``: of each metric (row of ``found``) its group, 0 to the number of groups.
+    ``group``: of each metric (row of ``found``) its group, 0 to the number of groups. ``state`` (g, m): what
+    each group is; without it the most that any of its metrics is.
     """
     groups = max(group, default=-1) + 1
     known = ~np.isnan(found.own)
     u = np.where(known, found.own, 0.0)
     by_group = np.zeros((groups, u.shape[1]))
-    state = np.zeros((groups, u.shape[1]), np.int8)
-    of_metric = statuses(found, full_from)
+    known_of_group = np.zeros((groups, u.shape[1]), np.bool_)
     for row, which in enumerate(group):
         np.maximum(by_group[which], u[row], out=by_group[which])
-        np.maximum(state[which], of_metric[row], out=state[which])
+        known_of_group[which] |= known[row]
+    if state is None:
+        state = strongest(statuses(found, full_from), group)
     explained = np.minimum(by_group.sum(axis=0), 1.0)
     gain = np.minimum(by_group, 1.0 - _largest_of_others(by_group))
     full = state > NOT_FULL
@@ -128,6 +154,7 @@ def impacts(
     some: BoolArray = np.any(known, axis=0)
     return Impacts(
         known=integral(some),
+        known_of_group=integral.of_rows(known_of_group),
         without_overhead=integral(explained),
         gain=integral.of_rows(gain),
         full=integral.of_rows(full),
@@ -137,7 +164,15 @@ def impacts(
     )
 
 
-def statuses(found: Utilizations, full_from: float = FULL_FROM) -> npt.NDArray[np.int8]:
+def strongest(state: npt.NDArray[np.int8], group: Sequence[int]) -> npt.NDArray[np.int8]:
+    """Return (g, m) the most that any metric of each group is, of ``state`` (metrics, m)."""
+    found = np.zeros((max(group, default=-1) + 1, state.shape[1]), np.int8)
+    for row, which in enumerate(group):
+        np.maximum(found[which], state[row], out=found[which])
+    return found
+
+
+def statuses(found: Utilizations, full_from: Threshold = FULL_FROM) -> npt.NDArray[np.int8]:
     """Return (metrics, m) `NOT_FULL`, `LOCAL` or `GLOBAL`; of what is not known `NOT_FULL`."""
     with np.errstate(invalid="ignore"):
         whole, own = found.whole >= full_from, found.own >= full_from

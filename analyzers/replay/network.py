@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class Stuck(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """When each task ran; arrays over tasks (n), or tasks and sets of durations (n, k). Times in ns from 0."""
+    """When each task ran; arrays over tasks (n), or tasks and sets of durations (n, k). ns from 0."""
 
     start: IntArray
     end: IntArray
@@ -40,7 +41,7 @@ class Replayed:
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """Places that tasks take when they begin and give back when they, or others, end; who asks first is first."""
+    """Places that tasks take as they begin and give back as they, or others, end; who asks first is first."""
 
     places: Sequence[int]
     """Of each pool."""
@@ -78,8 +79,8 @@ class Network:
     ) -> None:
         """``after[i]`` waits for the end of ``before[i]``.
 
-        ``delay``: ns between the last of these ends, for others 0, and the begin. ``earliest``: no task begins
-        before; 0 says nothing.
+        ``delay``: ns between the last of these ends, of tasks that wait for none 0, and the begin.
+        ``earliest``: a task does not begin before; 0 says nothing.
         """
         self.count = count
         self.before, self.after = before, after
@@ -107,7 +108,9 @@ class Network:
 
             columns = duration.reshape(self.count, -1).T
             runs = [by_events(self, column) for column in columns]
-            found = Replayed(*(np.stack([getattr(run, what) for run in runs], axis=1) for what in ("start", "end")))
+            start = np.stack([one.start for one in runs], axis=1)
+            end = np.stack([one.end for one in runs], axis=1)
+            found = Replayed(start, end)
         return Replayed(found.start.reshape(duration.shape), found.end.reshape(duration.shape))
 
     def _longest(self, duration: IntArray) -> Replayed:
@@ -149,7 +152,8 @@ class Network:
         before = np.concatenate((before, np.full(len(nothing), self.count)))
         after = np.concatenate((after, nothing))
         before = before[np.argsort(after, kind="stable")]
-        first = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(after, minlength=self.count)[heads])))
+        number = np.bincount(after, minlength=self.count)[heads]
+        first = np.concatenate((np.zeros(1, np.int64), np.cumsum(number)))
         bounds = np.flatnonzero(np.diff(of_task[order[heads]], prepend=-1, append=-1))
         found = []
         for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -170,7 +174,9 @@ class Network:
 
     def _chains(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return (chain, place in it) of each task, and the level of each chain."""
-        waits_for, later = _lists(self.count, self.after, self.before), _lists(self.count, self.before, self.after)
+        waits_for, later = (
+            lists(self.count, *pair) for pair in ((self.after, self.before), (self.before, self.after))
+        )
         waiting = [len(each) for each in waits_for]
         alone = (self.earliest > self.delay).tolist()
         chain, place, continued = [-1] * self.count, [0] * self.count, bytearray(self.count)
@@ -196,9 +202,9 @@ class Network:
         return np.array(chain, np.int64), np.array(place, np.int64), np.array(level, np.int64)
 
 
-def _lists(count: int, of: IntArray, what: IntArray) -> list[list[int]]:
+def lists(count: int, of: IntArray, what: IntArray) -> list[list[int]]:
     """Return for each task ``what`` stands beside it in ``of``."""
     order = np.argsort(of, kind="stable")
     first = np.searchsorted(of[order], np.arange(count + 1)).tolist()
     values = what[order].tolist()
-    return [values[low:high] for low, high in zip(first, first[1:], strict=False)]
+    return [values[low:high] for low, high in pairwise(first)]

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.arrays import IntArray
-from grademl_otel.analyzers.replay.network import NO_POOL, Circular, Network, Replayed, Stuck, _lists
+from grademl_otel.analyzers.replay.network import NO_POOL, Circular, Network, Replayed, Stuck, lists
 
 _END: Final = 0
 _REQUEST: Final = 1
@@ -25,7 +25,7 @@ def by_events(network: Network, duration: IntArray) -> Replayed:
     pools, count = network.pools, network.count
     assert pools is not None
     took, delay, earliest = duration.tolist(), network.delay.tolist(), network.earliest.tolist()
-    later = _lists(count, network.before, network.after)
+    later = lists(count, network.before, network.after)
     waiting = np.bincount(network.after, minlength=count).tolist()
     takes, gives = pools.takes.tolist(), pools.gives.tolist()
     free, queues = list(pools.places), [deque[int]() for _ in pools.places]
