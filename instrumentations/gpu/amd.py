@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from grademl_otel.catalog.metric import Metric
 from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.gpu import plausible
 from grademl_otel.instrumentations.gpu.device import Device, pci_id, pcie_rate
+from grademl_otel.instrumentations.gpu.finding import Finder
 from grademl_otel.instrumentations.gpu.plausible import Total, within
 from grademl_otel.instrumentations.gpu.probes import Probe, Probes, Verdict, tell
 from grademl_otel.sampling.source import Reading, Source, SourceGone
@@ -99,24 +101,27 @@ class Library:
                 except Exception:
                     pass  # it is not initialized any more
 
-    def handles(self) -> dict[str, object]:
-        """Return the handles of all GPUs by their UUIDs."""
-        return {str(self.api.amdsmi_get_gpu_device_uuid(each)): each for each in self._processors()}
-
-    def _processors(self) -> Sequence[object]:
+    def handles(self) -> Sequence[object]:
+        """Return the handles of all GPUs."""
         found: Sequence[object] = self.api.amdsmi_get_processor_handles()
         return found
+
+    def id(self, handle: object) -> str:
+        """Return the UUID of a GPU."""
+        return str(self.api.amdsmi_get_gpu_device_uuid(handle))
 
 
 class AmdGpu:
     """Reads the GPU called ``device``."""
 
-    def __init__(self, library: Library, device: Device) -> None:
+    def __init__(self, library: Library, device: Device, index: int) -> None:
         self.name = f"gpu {device.id}"
         self.device = device
         self.gone = False
         """It was taken out."""
         self._library = library
+        self._index = index
+        """Among all; that of the last time."""
         self._probes = Probes(self.name, verdict)
         self._generation = 0
         self._handle: object = None
@@ -132,10 +137,7 @@ class AmdGpu:
         generation = library.generation
         try:
             if self._generation != generation:
-                handle = library.handles().get(self.device.id)
-                if handle is None:
-                    raise SourceGone(self.name)
-                self._handle = handle
+                self._handle = self._find()
                 self._plan()
                 self._generation = generation
             return self._probes.read()
@@ -146,6 +148,16 @@ class AmdGpu:
     def close(self) -> None:
         """Nothing is held of a GPU."""
         self._generation = 0
+
+    def _find(self) -> object:
+        """Return its handle of this generation. Asks others only when it has another number: one may hang."""
+        handles = self._library.handles()
+        indices = sorted(range(len(handles)), key=lambda index: index != self._index)
+        for index in indices:
+            if self._library.id(handles[index]) == self.device.id:
+                self._index = index
+                return handles[index]
+        raise SourceGone(self.name)
 
     def _plan(self) -> None:
         plan: tuple[tuple[str, Callable[[], Sequence[Reading]], int], ...] = (
@@ -342,12 +354,12 @@ class AmdProvider:
     def __init__(self, library: Library | None = None, driver: str = _DRIVER) -> None:
         self._library = library or Library()
         self._driver = driver
-        self._known: dict[str, AmdGpu] = {}
+        self._finder = Finder(self._ask, partial(AmdGpu, self._library))
 
     def sources(self) -> Sequence[Source]:
         """Return the GPUs that there are; none where there is no driver or no amdsmi."""
         if not os.path.exists(self._driver):
-            return list(self._known.values())
+            return self._finder.known
         library = self._library
         try:
             library.open()
@@ -356,24 +368,21 @@ class AmdProvider:
             return []
         generation = library.generation
         try:
-            handles = library.handles()
+            count = len(library.handles())
         except Exception as error:
             library.failed(generation, error)
             raise
-        for index, (id, handle) in enumerate(handles.items()):
-            known = self._known.get(id)
-            if known is None or known.gone:
-                self._known[id] = AmdGpu(library, Device(id, self._facts(index, handle)))
-        for id in [id for id in self._known if id not in handles]:
-            self._known.pop(id).gone = True
-        return list(self._known.values())
+        return self._finder.find(count)
 
     def close(self) -> None:
         """Let go of the library."""
         self._library.close()
 
-    def _facts(self, index: int, handle: object) -> Attributes:
+    def _ask(self, index: int) -> tuple[Device, int]:
+        """Return a GPU, and its number."""
         api = self._library.api
+        handle = self._library.handles()[index]
+        id = self._library.id(handle)
         attributes: Attributes = {
             "hw.name": f"GPU {index}",
             "hw.vendor": "AMD",
@@ -393,7 +402,7 @@ class AmdProvider:
                 continue
             if text and text != "N/A":
                 attributes[key] = text
-        return attributes
+        return Device(id, attributes), index
 
 
 def _number(info: Mapping[str, object], *names: str) -> int | float | None:

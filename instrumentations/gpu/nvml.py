@@ -42,6 +42,9 @@ _LOST_AGAIN_S: Final = (60.0, 600.0)
 """So long after the last time, at first and at most, the library is initialized anew because of a GPU that
 was lost: it may be back."""
 
+_IDLE_S: Final = 1.0
+"""So long for calls to end before that."""
+
 
 class Missing(Exception):
     """nvidia-ml-py is not here, or is not what it should be."""
@@ -133,16 +136,20 @@ class Library:
                     self.close()
 
     def _close_when_idle(self, generation: int) -> None:
-        """Other GPUs may be in the middle of a call, which closing would break; one may hang in one."""
+        """Other GPUs may be in the middle of a call, which closing would break; one may hang in one.
+
+        Nobody waits for the end of these calls but who comes with the error.
+        """
         with self._lock:
             now = time.monotonic()
             if generation != self.generation or now < self._lost_again_at:
                 return
             self._lost_again_at = now + self._lost_pause
             self._lost_pause = min(2 * self._lost_pause, _LOST_AGAIN_S[1])
-            with self._idle:
-                idle = self._idle.wait_for(lambda: not self._calls, timeout=1.0)
-            if idle:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._calls, timeout=_IDLE_S)
+        with self._lock:
+            if generation == self.generation and not self._calls:  # no call begins while this is locked
                 self.close()
 
 

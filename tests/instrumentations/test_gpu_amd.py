@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from grademl_otel import messages
 from grademl_otel.catalog.metric import COUNTER
 from grademl_otel.catalog.sampler import FAILURES
-from grademl_otel.instrumentations.gpu import amd, providers
+from grademl_otel.instrumentations.gpu import amd, finding, providers
 from grademl_otel.instrumentations.gpu.amd import AmdProvider
 from grademl_otel.instrumentations.gpu.plausible import Implausible
 from grademl_otel.sampling.source import Reading, SourceGone
@@ -183,6 +184,33 @@ def test_a_driver_that_goes_and_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values(again.read(), taken["uuid"])["hw.power"] == 702
     provider.close()
     assert not fake.initialized
+
+
+def test_one_that_hangs_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, provider = _installed(monkeypatch, INSTINCT, INSTINCT, INSTINCT)
+    ask, healed = fake.amdsmi_get_gpu_device_uuid, threading.Event()
+
+    def hang(handle: Any) -> str:
+        if handle.index == 1:
+            assert healed.wait(60)
+        return str(ask(handle))
+
+    monkeypatch.setattr(fake, "amdsmi_get_gpu_device_uuid", hang)
+    monkeypatch.setattr(finding, "PATIENCE_S", 0.05)
+    try:
+        first, last, silent = provider.sources()
+        assert [
+            values(each.read(), gpu["uuid"])["hw.power"]
+            for each, gpu in zip((first, last), fake.gpus[::2], strict=True)
+        ] == [702, 702]
+        with pytest.raises(TimeoutError):
+            silent.read()
+    finally:
+        healed.set()
+    monkeypatch.setattr(finding, "PATIENCE_S", 60)
+    assert {each.name for each in provider.sources()} == {f"gpu {gpu['uuid']}" for gpu in fake.gpus}
+    with pytest.raises(SourceGone):
+        silent.read()
 
 
 def test_without_amdsmi_or_a_driver_there_are_none(

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from grademl_otel import messages
 from grademl_otel.catalog import gpu as catalog
 from grademl_otel.catalog.metric import COUNTER
 from grademl_otel.catalog.sampler import FAILURES
-from grademl_otel.instrumentations.gpu import nvidia as finding
+from grademl_otel.instrumentations.gpu import finding, nvidia
 from grademl_otel.instrumentations.gpu import nvml as library
 from grademl_otel.instrumentations.gpu.nvidia import NvidiaProvider
 from grademl_otel.instrumentations.gpu.nvmlpcie import Summed, Wrapping
@@ -306,10 +307,38 @@ def test_the_library_is_initialized_anew_for_a_lost_gpu(
     assert opened.generation == 2, "once, not each time"
     assert values(other.read(), a100.ids[1])["hw.power"] == 351.25
     monkeypatch.setattr(opened, "_lost_again_at", -math.inf)
+    monkeypatch.setattr(library, "_IDLE_S", 0.05)
     with opened.call(), pytest.raises(pynvml.NVMLError_GpuIsLost):
         source.read()
     other.read()
     assert opened.generation == 2, "somebody was in a call"
+    provider.close()
+
+
+def test_others_are_read_while_a_lost_gpu_waits_for_the_end_of_calls(
+    a100: nvml.Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = library.Library()
+    provider = NvidiaProvider(opened)
+    source, other = provider.sources()
+    for each in (source, other):
+        each.read()
+    a100.lose(0)
+    monkeypatch.setattr(library, "_IDLE_S", 600)
+
+    def read_the_lost_one() -> None:
+        with suppress(pynvml.NVMLError_GpuIsLost):
+            source.read()
+
+    waiting = threading.Thread(target=read_the_lost_one)
+    with opened.call():
+        waiting.start()
+        eventually(lambda: opened._lost_again_at > 0)
+        assert values(other.read(), a100.ids[1])["hw.power"] == 351.25
+        assert waiting.is_alive()
+    waiting.join(60)
+    other.read()
+    assert opened.generation == 2
     provider.close()
 
 
@@ -417,7 +446,7 @@ def test_a_gpu_that_hangs_does_not_stop_the_others(a100: nvml.Control, provider:
 def test_one_that_hangs_before_it_is_found(
     a100: nvml.Control, provider: NvidiaProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(finding, "PATIENCE_S", 0.2)
     a100.hang("nvmlDeviceGetHandleByIndex_v2", 600, gpu=0)
     found = provider.sources()
     assert [each.name for each in found] == [f"gpu {a100.ids[1]}", "gpu 0"]
@@ -448,7 +477,7 @@ def test_it_is_said_where_there_is_a_driver(
     assert provider.sources() == []
     assert lines == []
     (tmp_path / "version").write_text("NVRM version: 535")
-    monkeypatch.setattr(finding, "_DRIVER", str(tmp_path / "version"))
+    monkeypatch.setattr(nvidia, "_DRIVER", str(tmp_path / "version"))
     for _ in range(3):
         assert provider.sources() == []
     assert lines == ["GPUs are not read: nvidia-ml-py is not installed: pip install 'grademl-otel[gpu]'"]
