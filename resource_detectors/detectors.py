@@ -17,10 +17,11 @@ from grademl_otel.identity import launcher_of, place_from_environment
 from grademl_otel.resource_detectors.accelerators import accelerator_facts
 from grademl_otel.resource_detectors.budget import Budget
 from grademl_otel.resource_detectors.container import container_facts
-from grademl_otel.resource_detectors.facts import SECONDS, Facts
+from grademl_otel.resource_detectors.facts import SECONDS, SECONDS_WITHOUT, Facts
 from grademl_otel.resource_detectors.frameworks import framework_facts
 from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
 from grademl_otel.resource_detectors.launcher import job_facts
+from grademl_otel.resource_detectors.places import any_accelerator
 from grademl_otel.resource_detectors.source import source_facts
 
 
@@ -41,6 +42,11 @@ class _FactsDetector(ResourceDetector):
         raise NotImplementedError
 
 
+def _seconds() -> float:
+    """What each of the three that take long may cost."""
+    return SECONDS / 3 if any_accelerator() else SECONDS_WITHOUT
+
+
 class JobResourceDetector(_FactsDetector):
     """Launcher, job and pod, and the process' place among the ranks."""
 
@@ -59,21 +65,21 @@ class AcceleratorResourceDetector(_FactsDetector):
     """Model, number, memory and driver of the accelerators."""
 
     def _facts(self) -> Facts:
-        return accelerator_facts(os.environ, SECONDS)
+        return accelerator_facts(os.environ, _seconds())
 
 
 class FrameworkResourceDetector(_FactsDetector):
     """Versions of the installed frameworks and of Python."""
 
     def _facts(self) -> Facts:
-        return framework_facts(Budget(SECONDS))
+        return framework_facts(Budget(_seconds()))
 
 
 class SourceResourceDetector(_FactsDetector):
     """Commit, branch and repository of the program."""
 
     def _facts(self) -> Facts:
-        return source_facts(SECONDS)
+        return source_facts(_seconds())
 
 
 class ContainerResourceDetector(_FactsDetector):

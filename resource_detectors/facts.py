@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from grademl_otel.resource_detectors.budget import Budget
@@ -16,9 +17,9 @@ Fact = str | bool | int | list[str]
 Facts = dict[str, Fact]
 
 SECONDS: Final = 0.04
-"""What one detector may cost on a host with accelerators."""
+"""What takes long may cost this, all together, on a host with accelerators."""
 SECONDS_WITHOUT: Final = 0.003
-"""On another host: there, all of it is to cost less than 5 ms."""
+"""The same on another host: there, all of it is to cost less than 5 ms."""
 
 
 def facts(environ: Mapping[str, str] | None = None) -> Facts:
@@ -44,15 +45,16 @@ def look(environ: Mapping[str, str], places: Places | None = None) -> Facts:
     from grademl_otel.resource_detectors.places import any_accelerator
     from grademl_otel.resource_detectors.source import source_facts
 
-    some = any_accelerator(places)
-    seconds = SECONDS if some else SECONDS_WITHOUT
-    return collect(
+    began = perf_counter()
+    # A driver is looked for, as a host may have one of a display only.
+    accelerators = collect([lambda: _accelerators(environ, places)] if any_accelerator(places) else [])
+    budget = Budget(SECONDS - (perf_counter() - began) if accelerators else SECONDS_WITHOUT)
+    return accelerators | collect(
         [
+            lambda: framework_facts(budget),
+            lambda: source_facts(budget.left()),
             lambda: container_facts(environ),
             lambda: _pod(environ),
-            lambda: _accelerators(environ, places) if some else {},
-            lambda: framework_facts(Budget(seconds)),
-            lambda: source_facts(seconds),
         ]
     )
 

@@ -21,30 +21,33 @@ FLAGS: Final = (
 _LONGEST: Final = 256
 
 
-def read(path: str | bytes, limit: int = SMALL, *, follow: bool = True) -> bytes | None:
-    """Return what the regular file ``path`` holds; None where there is none or it is longer than ``limit``.
-
-    ``follow`` False: a symbolic link is no file.
-    """
+def read(path: str | bytes, limit: int = SMALL) -> bytes | None:
+    """Return what the regular file ``path`` holds; None for none, and one longer than ``limit``."""
     try:
-        descriptor = os.open(path, FLAGS if follow else FLAGS | getattr(os, "O_NOFOLLOW", 0))
-    except (OSError, ValueError):  # ValueError: a null byte in the path
+        return b"".join(pieces(path, limit))
+    except (OSError, ValueError):
         return None
+
+
+def pieces(path: str | bytes, limit: int, *, follow: bool = True) -> Iterator[bytes]:
+    """Yield what the regular file ``path`` holds, a MiB at most at a time.
+
+    Raises OSError and ValueError where there is none or it is longer than ``limit``. ``follow`` False: a
+    symbolic link is no file.
+    """
+    descriptor = os.open(path, FLAGS if follow else FLAGS | getattr(os, "O_NOFOLLOW", 0))
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            return None
-        parts: list[bytes] = []
+            raise ValueError
         left = limit + 1  # files of /proc say that they are empty
         while left > 0:
             part = os.read(descriptor, min(left, 1 << 20))
             if not part:
-                return b"".join(parts)
-            parts.append(part)
+                return
+            yield part
             left -= len(part)
-        return None
-    except OSError:
-        return None
+        raise ValueError
     finally:
         os.close(descriptor)
 

@@ -18,7 +18,7 @@ from grademl_otel.resource_detectors.budget import Budget, OverBudget
 from grademl_otel.resource_detectors.git import index as index_file
 from grademl_otel.resource_detectors.git.index import Entry, Index, Subtree
 from grademl_otel.resource_detectors.git.objects import Missing, Objects
-from grademl_otel.resource_detectors.git.refs import head
+from grademl_otel.resource_detectors.git.refs import any_replaced, head
 from grademl_otel.resource_detectors.git.repository import Repository, of_submodule
 from grademl_otel.resource_detectors.git.settings import is_true, parse
 
@@ -43,6 +43,9 @@ _CONVERTING: Final = (
     b"text",
     b"eol",
 )
+_TOLD_GIT: Final = ("GIT_CONFIG", "GIT_ATTR")
+"""Variables that put other settings in place of those in files, or beside them."""
+_NO_SYSTEM: Final = ("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM")
 _LINE_ENDS: Final = (b"crlf", b"text", b"eol")
 
 
@@ -85,7 +88,7 @@ def _dirty(repository: Repository, budget: Budget, program: bytes | None, depth:
     for number, entry in enumerate(index.entries):
         if number % _OFTEN == 0:
             budget.check()
-        if entry.skipped:
+        if entry.trusted or (entry.kept_out and not tree.is_there_again(entry)):
             continue
         try:
             if entry.mode == _SUBMODULE:
@@ -136,7 +139,7 @@ def _submodule_differs(repository: Repository, entry: Entry, budget: Budget, dep
 def _staged(repository: Repository, index: Index, budget: Budget) -> bool:
     """Whether the index differs from the tree of the commit; raises `_Doubt`."""
     revision = head(repository).revision
-    if not revision:
+    if not revision or any_replaced(repository):
         raise _Doubt
     objects = Objects(repository, budget)
     try:
@@ -217,6 +220,9 @@ class _Files:
         self._index = index
         self._budget = budget
         self._executable = 0o100 if is_true(repository.settings, "core.filemode", True) else 0
+        self._sparse = is_true(repository.settings, "core.sparsecheckout", False) and not is_true(
+            repository.settings, "sparse.expectfilesoutsideofpatterns", False
+        )
         self._folders: dict[bytes, bool] = {b"": True}
         self._conversion: _Conversion | None = None
         self._repository = repository
@@ -228,6 +234,10 @@ class _Files:
             return False
         path = program[len(self._prefix) :]
         return not any(entry.path == path for entry in self._index.entries)
+
+    def is_there_again(self, entry: Entry) -> bool:
+        """Whether the file is there though the tree is sparse: then git looks at it as at any other."""
+        return self._sparse and os.path.lexists(self._prefix + entry.path)
 
     def differs(self, entry: Entry) -> bool:
         """Whether the file has changed; raises `_Doubt` where that cannot be told."""
@@ -276,25 +286,24 @@ class _Files:
         path = self._prefix + entry.path
         if size > _LARGEST_FILE:
             raise _Doubt
-        if entry.mode == _SYMLINK:
-            try:
-                content: bytes | None = os.readlink(path)
-            except OSError as error:
-                raise _Doubt from error
-        else:
-            content = files.read(path, _LARGEST_FILE, follow=False)
-        if content is None:
-            raise _Doubt
-        digest = self._sha(b"blob %d\0" % len(content), usedforsecurity=False)
-        for at in range(0, len(content), 1 << 20):
-            self._budget.check()
-            digest.update(content[at : at + (1 << 20)])
+        digest = self._sha(b"blob %d\0" % size, usedforsecurity=False)
+        line_ends = False
+        try:
+            if entry.mode == _SYMLINK:
+                digest.update(os.readlink(path))
+                return bool(digest.digest() != entry.oid)
+            for piece in files.pieces(path, size, follow=False):
+                digest.update(piece)
+                line_ends = line_ends or b"\r" in piece
+                self._budget.check()
+        except (OSError, ValueError) as error:
+            raise _Doubt from error
         same = digest.digest() == entry.oid
         # Line ends as they are in the commit are a difference where git is to write others.
-        if entry.mode != _SYMLINK and (not same or b"\r" in content):
+        if not same or line_ends:
             if self._conversion is None:
                 self._conversion = _Conversion(self._repository)
-            if self._conversion.possible(entry.path, content):
+            if self._conversion.possible(entry.path, line_ends):
                 raise _Doubt
         return not same
 
@@ -306,16 +315,17 @@ class _Conversion:
         self._root = repository.root
         home = os.environ.get("HOME", "")
         settings = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-        own = os.path.join(os.fsdecode(repository.common), "config")
         places = [
             "/etc/gitconfig",
             os.path.join(settings, "git", "config"),
             os.path.join(home, ".gitconfig"),
-            own,
         ]
-        self._line_ends = self._anything = False
-        for place in places:
-            said = parse(files.read(place, _LARGEST_LIST) or b"")
+        self._line_ends = False
+        self._anything = any(name.startswith(_TOLD_GIT) and name not in _NO_SYSTEM for name in os.environ)
+        for said in (
+            *(parse(files.read(place, _LARGEST_LIST) or b"") for place in places),
+            repository.settings,
+        ):
             if (
                 any(key.startswith(("include.", "includeif.")) for key in said)
                 or "core.attributesfile" in said
@@ -330,10 +340,10 @@ class _Conversion:
         ]
         self._lists: dict[bytes, list[tuple[bytes, bytes]] | None] = {}
 
-    def possible(self, path: bytes, content: bytes) -> bool:
+    def possible(self, path: bytes, line_ends: bool) -> bool:
+        """Whether it may be so of the file ``path``; ``line_ends``: it has carriage returns."""
         if self._anything:
             return True
-        line_ends = b"\r" in content
         if self._line_ends and line_ends:
             return True
         folder, _, name = path.rpartition(b"/")

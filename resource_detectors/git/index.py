@@ -43,8 +43,10 @@ class Entry(NamedTuple):
     ctime: int
     inode: int
     """Modulo 2**32."""
-    skipped: bool
-    """Git does not look at the file: `skip-worktree`, `assume-unchanged`."""
+    trusted: bool
+    """Git does not look at the file: `assume-unchanged`."""
+    kept_out: bool
+    """Git does not expect the file: `skip-worktree`."""
 
 
 class Subtree:
@@ -139,12 +141,12 @@ def _parse(content: bytes, oid_bytes: int, written: int, budget: Budget) -> Inde
             at = start + (stop - start + 8 & ~7)
         if at > end or not path or path[0] == _SLASH or (b".." in path and not _inside(path)):
             raise Unreadable
-        skipped = False
+        trusted = kept_out = False
         if flags & _SPECIAL:
             pending = pending or bool(flags & _STAGE or more & _INTENDED)
-            skipped = bool(flags & _TRUSTED or more & _KEPT_OUT)
+            trusted, kept_out = bool(flags & _TRUSTED), bool(more & _KEPT_OUT)
         mtime, ctime = mtime_s * _SECOND + mtime_ns, ctime_s * _SECOND + ctime_ns
-        entries.append(Entry(path, mode, oid, size, mtime, ctime, inode, skipped))
+        entries.append(Entry(path, mode, oid, size, mtime, ctime, inode, trusted, kept_out))
     return Index(entries, pending, _extensions(content, at, end, oid_bytes), written)
 
 

@@ -13,6 +13,7 @@ _LINKS: Final = 5
 _MOST_PACKED: Final = 1 << 23
 _BRANCHES: Final = b"refs/heads/"
 _OF_ONE_TREE: Final = (b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/")
+_REPLACED: Final = b"refs/replace/"
 _NOT_IN_REFS: Final = frozenset(b"~^:?*[\\\177") | frozenset(range(33))
 _HEX: Final = frozenset(b"0123456789abcdef")
 
@@ -41,6 +42,13 @@ def head(repository: Repository) -> Head:
         folder = repository.folder if name.startswith(_OF_ONE_TREE) else repository.common
         value = _read(folder, name) or _packed(repository.common, name)
     return Head(b"", branch)
+
+
+def any_replaced(repository: Repository) -> bool:
+    """Whether git takes other objects in place of some (`git replace`)."""
+    folder = os.fsdecode(os.path.join(repository.common, _REPLACED))
+    packed = files.read(os.path.join(repository.common, b"packed-refs"), _MOST_PACKED) or b""
+    return next(files.names(folder, 1), None) is not None or b" " + _REPLACED in packed
 
 
 def _read(folder: bytes, name: bytes) -> bytes:

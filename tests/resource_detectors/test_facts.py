@@ -174,6 +174,33 @@ def test_the_time_is_up() -> None:
     assert "grademl.frameworks" not in framework_facts(Budget(-1))
 
 
+@pytest.mark.parametrize(
+    ("files_there", "left"),
+    [({}, 0.001), ({"/dev/dri/card0": ""}, 0.001), (NVIDIA | EIGHT, 0.038)],
+    ids=["no accelerator", "a display", "accelerators"],
+)
+def test_all_share_the_time(
+    files_there: dict[str, str], left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    given: list[float] = []
+
+    def frameworks(budget: Budget) -> Facts:
+        clock[0] += 0.002
+        return {}
+
+    def source(seconds: float) -> Facts:
+        given.append(seconds)
+        return {}
+
+    monkeypatch.setattr("grademl_otel.resource_detectors.budget.thread_time", lambda: clock[0])
+    monkeypatch.setattr("grademl_otel.resource_detectors.facts.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("grademl_otel.resource_detectors.frameworks.framework_facts", frameworks)
+    monkeypatch.setattr("grademl_otel.resource_detectors.source.source_facts", source)
+    facts_module.look({}, tree(tmp_path, files_there))
+    assert given == [pytest.approx(left)]
+
+
 # --- Files that nobody vouches for --------------------------------------------------------------------------
 
 
@@ -206,7 +233,8 @@ def test_files_that_grow_and_names_that_are_none(tmp_path: Path) -> None:
     assert files.read(str(tmp_path / "x"), 5) == b"12345"
     assert files.read(str(tmp_path / "x"), 4) is None
     (tmp_path / "l").symlink_to("x")
-    assert files.read(str(tmp_path / "l"), follow=False) is None
+    with pytest.raises(OSError, match="symbolic links"):
+        list(files.pieces(str(tmp_path / "l"), 1, follow=False))
     assert len(list(files.names(str(tmp_path), 1))) == 1
 
 

@@ -122,6 +122,20 @@ STATES: dict[str, Callable[[Path], object]] = {
     "index of version 4": _run("update-index", "--index-version", "4"),
     "index of version 4, changed": _both(_run("update-index", "--index-version", "4"), _write("pkg/b.py")),
     "skipped by wish": _both(_run("update-index", "--skip-worktree", "a.py"), _gone),
+    "outside of a sparse tree": _run("sparse-checkout", "set", "--cone", "pkg/deep"),
+    "changed in a sparse tree": _both(
+        _run("sparse-checkout", "set", "--cone", "pkg/deep"), _write("pkg/b.py")
+    ),
+    "there again outside of a sparse tree": _both(
+        _run("sparse-checkout", "set", "--cone", "pkg/deep"), _write("other/d.py", "four\n")
+    ),
+    "changed outside of a sparse tree": _both(
+        _run("sparse-checkout", "set", "--cone", "pkg/deep"), _write("other/d.py")
+    ),
+    "expected outside of a sparse tree": _both(
+        _run("sparse-checkout", "set", "--cone", "pkg/deep"), _write("other/d.py"),
+        _run("config", "sparse.expectFilesOutsideOfPatterns", "true"),
+    ),
     "assumed unchanged": _both(_run("update-index", "--assume-unchanged", "a.py"), _write("a.py")),
     "mode not looked at": _both(
         _run("config", "core.filemode", "false"), lambda f: (f / "a.py").chmod(0o755)
@@ -151,7 +165,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "link").mkdir(parents=True)
     (folder / "link").rmdir()
     (folder / "link").symlink_to("a.py")
-    return committed(folder, a_py="one\n", pkg__b_py="two\n", pkg__deep__c_py="three\n", run_sh="#!/bin/sh\n")
+    return committed(
+        folder,
+        a_py="one\n",
+        pkg__b_py="two\n",
+        pkg__deep__c_py="three\n",
+        other__d_py="four\n",
+        run_sh="#!/bin/sh\n",
+    )
 
 
 @pytest.fixture
@@ -241,6 +262,40 @@ def test_what_only_git_could_tell_is_not_told(work: Path, tmp_path: Path) -> Non
     assert dirty(work) is True
 
 
+def test_settings_from_anywhere_may_convert(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "a.py").write_bytes(b"x\r\n")
+    git(work, "config", "core.autocrlf", "true")
+    git(work, "commit", "-qam", "2")
+    os.utime(work / "a.py", (1, 1))
+    assert (says(work), dirty(work)) == (False, None)
+    git(work, "config", "--unset", "core.autocrlf")
+    assert (says(work), dirty(work)) == (True, True)
+    git(work, "config", "extensions.worktreeConfig", "true")
+    git(work, "config", "--worktree", "core.autocrlf", "true")
+    assert (says(work), dirty(work)) == (False, None)
+    git(work, "config", "--worktree", "--unset", "core.autocrlf")
+    assert dirty(work) is True
+    for name in ("GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_PARAMETERS", "GIT_ATTR_SOURCE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "1")
+            assert dirty(work) is None
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    assert dirty(work) is True
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_objects_that_are_replaced(packed: bool, work: Path) -> None:
+    (work / "a.py").write_text("changed\n")
+    git(work, "add", "a.py")
+    tree = git(work, "write-tree").strip()
+    git(work, "replace", "HEAD", git(work, "commit-tree", "-m", "other", tree).strip())
+    if packed:
+        git(work, "pack-refs", "--all")
+    assert (says(work), dirty(work)) == (False, None)
+
+
 @pytest.mark.parametrize("how", ["split", "sparse", "extension", "format", "truncated", "huge", "pipe"])
 def test_what_is_not_known_here_is_not_told(how: str, work: Path) -> None:
     path = work / ".git/index"
@@ -294,12 +349,36 @@ def test_too_much_for_the_time_is_not_told(work: Path) -> None:
     assert semconv.SOURCE_DIRTY not in facts
 
 
+def test_a_big_file_is_read_for_no_longer_than_the_time(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (work / "big").open("wb") as file:
+        file.truncate(16 << 20)
+    git(work, "add", "big")
+    git(work, "commit", "-qm", "2")
+    os.utime(work / "big", (1, 1))
+    assert dirty(work) is False
+    sizes: list[int] = []
+
+    def read(descriptor: int, most: int, read: Callable[[int, int], bytes] = os.read) -> bytes:
+        sizes.append(len(part := read(descriptor, most)))
+        return part
+
+    class Short(Budget):
+        def check(self) -> None:
+            if sum(sizes) > 1 << 21:
+                raise OverBudget
+
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(OverBudget):
+        changes.dirty(found(work), Short(_LONG))
+    assert sum(sizes) < 1 << 22
+
+
 def test_what_has_no_chance_is_not_begun(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blob = git(work, "rev-parse", "HEAD:a.py").strip()
     listed = "".join(f"100644 {blob}\tbig/{n // 100}/{n}.py\n" for n in range(20_000))
     command = ["git", "update-index", "--index-info"]
     subprocess.run(command, cwd=work, env=ENVIRON, input=listed, text=True, check=True)
-    assert len(index.read(found(work).folder, 20, Budget(_LONG)).entries) == 20_005
+    assert len(index.read(found(work).folder, 20, Budget(_LONG)).entries) == 20_006
     assert source_facts(_LONG, str(work / "a.py"))[semconv.SOURCE_DIRTY] is True
     monkeypatch.setattr(index, "read", None)
     facts = source_facts(0.04, str(work / "a.py"))
