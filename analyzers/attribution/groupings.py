@@ -15,10 +15,12 @@ never a bottleneck, and its time is no overhead.
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,9 @@ from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABL
 from grademl_otel.analyzers.attribution.usage import Attribution
 from grademl_otel.analyzers.resources.model import ResourceModel
 
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.attribution.attribute import Attributed, Signatures
+
 METRIC: Final = "metric"
 RESOURCE: Final = "resource"
 METRIC_TYPE: Final = "metric type"
@@ -49,17 +54,29 @@ RESOURCE_TYPE: Final = "resource type"
 GROUPINGS: Final = (METRIC, RESOURCE, METRIC_TYPE, RESOURCE_TYPE)
 
 _SECOND: Final = 1e9
+_KEPT: Final = 64
+"""Attributions: those of the metrics of an owner, which all of its phases use."""
 
 
-@dataclass(frozen=True, eq=False)
-class Used:
-    """One metric as periods of leaves use it."""
+class Uses(Protocol):
+    """How phases use metrics: the rules of a `MetricUse`, by signature."""
 
-    metric: int
-    """Index in the resource model."""
-    attribution: Attribution
-    period: IntArray
-    """Of each of its users the period (index into the `Activity`) that it is."""
+    @property
+    def rule(self) -> npt.NDArray[np.int8]: ...
+    @property
+    def amount(self) -> FloatArray: ...
+
+
+class Source(Protocol):
+    """What of `Attributed` is asked for here."""
+
+    resources: ResourceModel
+    activity: Activity
+    blocked: Blocked
+    signatures: Signatures
+
+    def use(self, metric: int, /) -> Uses: ...
+    def attribution(self, metric: int, /) -> Attribution: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +119,7 @@ class Grouped:
     """Of groups; behind those of metrics what stops phases."""
     phase: IntArray
     """Those that were active, ascending."""
+    rows: Rows
     active: FloatArray
     """How long, with the time in which it was stopped."""
     known: FloatArray
@@ -110,7 +128,6 @@ class Grouped:
     """How long the use of resources takes if no two overlap; of the time that is known."""
     never_full: FloatArray
     """In which no group was a bottleneck, of the time that is known."""
-    rows: Rows
 
     def of_types(self, type_of: IntArray | IndexArray) -> Grouped:
         """Return the sums by type; ``type_of``: of each phase of the model."""
@@ -122,8 +139,8 @@ class Grouped:
             self.grouping,
             self.names,
             types.astype(np.int64),
-            *_sums(of_phase, values, len(types)),
             _summed([columns], len(self.names)),
+            *_sums(of_phase, values, len(types)),
         )
 
 
@@ -142,13 +159,9 @@ class Alike:
 class Bottlenecks:
     """What is asked about the bottlenecks of leaves; answered by grouping."""
 
-    resources: ResourceModel
-    activity: Activity
-    """Of leaves, without what stopped them."""
-    used: Sequence[Used]
-    blocked: Blocked | None = None
+    source: Source
     stops: Sequence[str] = ()
-    """What each blocking rule is called."""
+    """What each blocking rule is called, in the order of the rules."""
     full_from: float = FULL_FROM
     full_from_of: Mapping[str, float] = field(default_factory=dict)
     """Type of a metric -> from which utilization on it is full, where that is not ``full_from``."""
@@ -156,7 +169,7 @@ class Bottlenecks:
     def by(self, grouping: str = RESOURCE_TYPE) -> Grouped:
         """Return the bottlenecks by one of `GROUPINGS`."""
         group_of, names = self._groups(grouping)
-        activity = self.activity
+        activity = self.source.activity
         known, explained, never = np.zeros((3, len(activity)))
         columns: list[list[npt.NDArray[Any]]] = []
         for alike in self.alike():
@@ -185,14 +198,16 @@ class Bottlenecks:
         phase, of_phase = np.unique(leaf, return_inverse=True)
         sums = _sums(of_phase, (seconds, known, explained, never), len(phase))
         names = [*names, *self.stops]
-        return Grouped(grouping, names, phase, *sums, _summed(columns, len(names)))
+        return Grouped(grouping, names, phase, _summed(columns, len(names)), *sums)
 
     def alike(self) -> Iterator[Alike]:
         """Yield the periods of leaves that use any metric, those that use the same in one."""
-        for periods, parts in self._signatures():
-            within = self.activity.start[periods], self.activity.end[periods]
-            found = utilizations([part for _, part in parts], within)
-            metrics = [metric for metric, _ in parts]
+        activity = self.source.activity
+        kept: OrderedDict[int, Attribution] = OrderedDict()
+        for periods, codes in self._signatures():
+            metrics = [metric for metric, _ in codes]
+            parts = [Part(self._attribution(metric, kept), *_RULES[code]) for metric, code in codes]
+            found = utilizations(parts, (activity.start[periods], activity.end[periods]))
             thresholds = np.array([[self._full_from(metric)] for metric in metrics])
             yield Alike(periods, metrics, found, statuses(found, thresholds))
 
@@ -208,7 +223,8 @@ class Bottlenecks:
 
     def stopped(self) -> Stopped | None:
         """Return when leaves were stopped, by sets of what stopped them; None where nothing did."""
-        return Stopped.of(self.blocked) if self.blocked is not None and len(self.blocked) else None
+        blocked = self.source.blocked
+        return Stopped.of(blocked, len(self.stops)) if len(blocked) else None
 
     # --- Groups ---------------------------------------------------------------------------------------------
 
@@ -216,7 +232,7 @@ class Bottlenecks:
         """Return (of each metric of the model its group, the names of groups)."""
         if grouping not in GROUPINGS:
             raise ValueError(f"{grouping!r} is none of {', '.join(GROUPINGS)}")
-        model = self.resources
+        model = self.source.resources
         if grouping == METRIC:
             keys = [model.metric_path(ix) for ix in range(len(model.metrics))]
         elif grouping == RESOURCE:
@@ -225,8 +241,7 @@ class Bottlenecks:
             keys = [metric.type for metric in model.metrics]
         else:
             keys = [model.resources[metric.resource].type for metric in model.metrics]
-        asked = {used.metric for used in self.used}
-        names = list(dict.fromkeys(key for ix, key in enumerate(keys) if ix in asked))
+        names = list(dict.fromkeys(key for key, used in zip(keys, self._used, strict=True) if used))
         number = {name: ix for ix, name in enumerate(names)}
         return np.array([number.get(key, -1) for key in keys], np.int64), names
 
@@ -234,7 +249,7 @@ class Bottlenecks:
         if grouping in (METRIC, RESOURCE):
             return strongest(alike.state, group)
         # Of a type: global only where every metric of that type is.
-        types = [self.resources.metrics[metric].type for metric in alike.metrics]
+        types = [self.source.resources.metrics[metric].type for metric in alike.metrics]
         distinct = list(dict.fromkeys(types))
         of_type = strongest(alike.state, [distinct.index(each) for each in types])
         for row, each in enumerate(distinct):
@@ -248,7 +263,7 @@ class Bottlenecks:
     def _all_full(self, metric_type: str) -> _When | None:
         """Return when all metrics of a type are full; None where there is one only."""
         if metric_type not in self._made:
-            mine = [one.observed for one in self.resources.metrics if one.type == metric_type]
+            mine = [one.observed for one in self.source.resources.metrics if one.type == metric_type]
             limit = self.full_from_of.get(metric_type, self.full_from)
             full = [one.value >= limit * one.capacity for one in mine]
             pairs = [(one.start[mask], one.end[mask]) for one, mask in zip(mine, full, strict=True)]
@@ -260,45 +275,63 @@ class Bottlenecks:
         return {}
 
     def _full_from(self, metric: int) -> float:
-        return self.full_from_of.get(self.resources.metrics[metric].type, self.full_from)
+        return self.full_from_of.get(self.source.resources.metrics[metric].type, self.full_from)
 
     # --- Who uses the same ----------------------------------------------------------------------------------
 
-    def _signatures(self) -> Iterator[tuple[IntArray, list[tuple[int, Part]]]]:
-        """Yield (periods, (metric, how they use it) of each)."""
-        known = [used for used in self.used if np.isfinite(used.attribution.upsampled.capacity)]
-        key = np.zeros(len(self.activity), np.uint64)
-        # Sums of random numbers: equal where the same metrics are used in the same way.
-        lots = np.random.default_rng(0).integers(1, 1 << 63, (len(known), 5), np.int64).astype(np.uint64)
-        codes = [_codes(used) for used in known]
-        for lot, used, code in zip(lots, known, codes, strict=True):
-            some, first = np.unique(used.period, return_index=True)
-            values = code[first]
-            key[some] += np.where(values > 0, lot[values], np.uint64(0))
-        signatures, first, of_period = np.unique(key, return_index=True, return_inverse=True)
-        parts: list[list[tuple[int, Part]]] = [[] for _ in signatures]
-        signature_of = {int(period): ix for ix, period in enumerate(first)}
-        for used, code in zip(known, codes, strict=True):
-            for row in np.flatnonzero(np.isin(used.period, first) & (code > 0)).tolist():
-                mine = parts[signature_of[int(used.period[row])]]
-                if not mine or mine[-1][0] != used.metric:
-                    rule, demands = _RULES[int(code[row])]
-                    mine.append((used.metric, Part(used.attribution, rule, demands)))
-        order = np.argsort(of_period.reshape(-1), kind="stable")
-        bounds = np.searchsorted(of_period.reshape(-1)[order], np.arange(len(signatures) + 1)).tolist()
-        for ix, mine in enumerate(parts):
-            if mine:
-                yield order[bounds[ix] : bounds[ix + 1]], mine
+    @cached_property
+    def _used(self) -> list[bool]:
+        """Of each metric, whether any phase uses it."""
+        metrics = range(len(self.source.resources.metrics))
+        return [bool((self.source.use(metric).rule != NONE).any()) for metric in metrics]
+
+    def _signatures(self) -> Iterator[tuple[IntArray, Sequence[tuple[int, int]]]]:
+        """Yield (periods, (metric, key of `_RULES`) of all that they use and whose capacity is known)."""
+        signatures = self.source.signatures
+        codes: list[list[tuple[int, int]]] = [[] for _ in signatures.type]
+        for metric, one in enumerate(self.source.resources.metrics):
+            if not self._used[metric] or not math.isfinite(one.observed.capacity) or not len(one.observed):
+                continue
+            code = _codes(self.source.use(metric))
+            for signature in np.flatnonzero(code).tolist():
+                codes[signature].append((metric, int(code[signature])))
+        # Owner by owner: those of one use the same metrics.
+        number: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
+        owners = signatures.owner.tolist()
+        keys = [(owner, tuple(mine)) for owner, mine in zip(owners, codes, strict=True)]
+        for key in sorted(set(keys)):
+            number[key] = len(number)
+        of_period = np.array([number[key] for key in keys] or [0], np.int64)[signatures.of_period]
+        order = np.argsort(of_period, kind="stable")
+        bounds = np.searchsorted(of_period[order], np.arange(len(number) + 1)).tolist()
+        for (_, mine), low, high in zip(number, bounds, bounds[1:], strict=False):
+            if mine and high > low:
+                yield order[low:high], mine
+
+    def _attribution(self, metric: int, kept: OrderedDict[int, Attribution]) -> Attribution:
+        if metric not in kept:
+            kept[metric] = self.source.attribution(metric)
+            if len(kept) > _KEPT:
+                kept.popitem(last=False)
+        kept.move_to_end(metric)
+        return kept[metric]
+
+
+def bottlenecks_of(
+    attributed: Attributed, full_from: float = FULL_FROM, full_from_of: Mapping[str, float] | None = None
+) -> Bottlenecks:
+    """Return the bottlenecks of the leaves of ``attributed``; what stops them is called as in its rules."""
+    stops = [rule.by or rule.metric or "" for rule in attributed.rules.blocking]
+    return Bottlenecks(attributed, stops, full_from, full_from_of or {})
 
 
 _RULES: Final = {1: (EXACT, True), 2: (EXACT, False), 3: (VARIABLE, True), 4: (VARIABLE, False)}
 
 
-def _codes(used: Used) -> IntArray:
-    """Return how each user of a metric uses it, as a key of `_RULES`; 0: not at all."""
-    users = used.attribution.users
-    code = np.where(users.rule == EXACT, 1, 3) + (users.amount <= 0)
-    return np.where(users.rule == NONE, 0, code)
+def _codes(use: Uses) -> IntArray:
+    """Return how each signature uses a metric, as a key of `_RULES`; 0: not at all."""
+    code = np.where(use.rule == EXACT, 1, 3) + (use.amount <= 0)
+    return np.where(use.rule == NONE, 0, code)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,12 +368,12 @@ class Stopped:
     """(p, stops)"""
 
     @classmethod
-    def of(cls, blocked: Blocked) -> Stopped:
+    def of(cls, blocked: Blocked, stops: int) -> Stopped:
         leaf = np.concatenate((blocked.leaf, blocked.leaf))
         time = np.concatenate((blocked.start, blocked.end))
         order = np.lexsort((time, leaf))
         leaf, time = leaf[order], time[order]
-        count = np.zeros((len(time), int(blocked.by.max()) + 1), np.int64)
+        count = np.zeros((len(time), stops), np.int64)
         sign = np.repeat((1, -1), len(blocked))[order]
         count[np.arange(len(time)), np.concatenate((blocked.by, blocked.by))[order]] = sign
         running = np.cumsum(count, axis=0)[:-1] > 0

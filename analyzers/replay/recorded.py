@@ -50,7 +50,7 @@ class Recorded:
     known: int
     """How many are told."""
     contradicted: int
-    """How many phases began before their parent, or before what they depend on had ended: they replay later."""
+    """How many phases began before their parent, or what they depend on, allows: they replay later."""
 
     @cached_property
     def busy(self) -> IntArray:
