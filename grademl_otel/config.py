@@ -67,8 +67,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "GRADEML_HOST_INTERVAL",
         "1",
-        "s between two samples of the host, its network and the job's processes, 0.1 to 3600; 0: these are not"
-        " sampled; see hardware.md",
+        "s between two samples of the host, its network and the job's processes, 0.1 to 3600; 0: these are"
+        " not sampled; see hardware.md",
     ),
     Variable("GRADEML_PROC", "$HOST_PROC, else /proc", "where the host's `/proc` is, for a container"),
     Variable("GRADEML_SYS", "$HOST_SYS, else /sys", "where the host's `/sys` is, for a container"),
