@@ -29,6 +29,8 @@ _NO_DISK: Final = re.compile(rb"(loop|ram|zram|sr|fd|nbd)\d+$")
 _PARTITION: Final = re.compile(rb"((s|v|h|xv)d[a-z]+\d+|(nvme\d+n\d+|mmcblk\d+|pmem\d+)p\d+)$")
 _OF_OTHERS: Final = re.compile(rb"(dm-|md)\d+")
 """Both by name, for where there is no /sys."""
+_PATH: Final = re.compile(rb"(nvme\d+)c\d+(n\d+)$")
+"""One of the ways to an NVMe disk, which may count as well as the disk itself, or in its place."""
 _LEAST_WORDS: Final = 14
 _MS: Final = 1000
 _MS_BITS: Final = 32
@@ -54,6 +56,7 @@ class DiskSource:
         self._readings += 1
         readings: list[Reading] = []
         numbers: set[bytes] = set()
+        used: dict[bytes, tuple[_Disk, list[bytes]]] = {}
         any_line = False
         stats = files.read(self._stats_at)
         seen: set[bytes] = set()
@@ -66,6 +69,9 @@ class DiskSource:
             seen.add(key)
             disk = self._disks[key] if key in self._disks else self._meet(key, words)
             if disk:
+                used[words[2]] = disk, words
+        for disk, words in used.values():
+            if disk.is_path_to not in used:
                 disk.read(words, readings)
                 numbers.add(words[0] + b":" + words[1])
         for gone in self._disks.keys() - seen:
@@ -83,7 +89,7 @@ class DiskSource:
             return None  # never used so far: asked again next time
         full = sum(disk is not None for disk in self._disks.values()) >= MOST_DISKS
         name = words[2]
-        disk = None if full or not self._is_disk(name) else _Disk(name.decode("utf-8", "replace"))
+        disk = None if full or not self._is_disk(name) else _Disk(name)
         if disk or not full:
             self._disks[key] = disk
         return disk
@@ -107,7 +113,11 @@ class DiskSource:
 class _Disk:
     """The series of a disk."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, file_name: bytes) -> None:
+        path = _PATH.match(file_name)
+        self.is_path_to = path[1] + path[2] if path else b""
+        """The name of the disk to which it is but a way."""
+        name = file_name.decode("utf-8", "replace")
         read: Attributes = {"system.device": name, "disk.io.direction": "read"}
         write: Attributes = {"system.device": name, "disk.io.direction": "write"}
         busy = Series(host.DISK_IO_TIME, {"system.device": name}, name, 1)

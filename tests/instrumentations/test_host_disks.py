@@ -62,6 +62,29 @@ def test_numbers_of_a_disk(tmp_path: Path) -> None:
     assert {series.capacity for series, _ in readings if series.metric.column == "disk.busy"} == {1}
 
 
+@pytest.mark.parametrize(
+    ("head", "devices"),
+    [
+        ("1 0 8 1 1 0 8 1 0 1 1", {"nvme0n1", "nvme3n1"}),  # since Linux 6.4 they count as well
+        ("0 0 0 0 0 0 0 0 0 0 0", {"nvme0c0n1", "nvme0c1n1", "nvme3n1"}),
+    ],
+)
+@pytest.mark.parametrize("head_first", [True, False])
+def test_paths_to_a_disk_count_where_the_disk_does_not(
+    tmp_path: Path, head: str, devices: set[str], head_first: bool
+) -> None:
+    tree = HostTree(tmp_path)
+    paths = "".join(f" 0 0 nvme0c{path}n1 1 0 8 1 1 0 8 1 0 1 1\n" for path in range(2))
+    lines = [f" 259 1 nvme0n1 {head}\n", paths]
+    tree.write(
+        "proc/diskstats",
+        "".join(lines if head_first else lines[::-1]) + " 259 2 nvme3n1 1 0 8 1 1 0 8 1 0 1 1\n",
+    )
+    source = DiskSource(tree.roots)
+    source.read()
+    assert _devices(source) == devices
+
+
 def test_times_of_32_bits_wrap(tmp_path: Path) -> None:
     tree = unpack("bare_metal", tmp_path)
     source = DiskSource(tree.roots)
