@@ -62,7 +62,7 @@ def diagnose(run: Run, inferred: bool = True) -> Judgement:
         verdict = next(iter(verdicts.values()), None) or _no_finding(run, abstained)
     verdict = replace(verdict, lines=[*verdict.lines, *_beside_the_steps(run)])
     few = [] if findings else _too_few(run)
-    return withhold(run, Judgement(findings, [*few, *abstained, *_unobserved(run)], verdict))
+    return withhold(run, Judgement(findings, [*few, *abstained, *_not_judged(run)], verdict))
 
 
 def diagnose_ranks(run: Run, inferred: bool = True) -> Judgement:
@@ -146,15 +146,15 @@ def _too_few(run: Run) -> list[Abstained]:
     ]
 
 
-def _unobserved(run: Run) -> list[Abstained]:
-    """Return what no run recorded by this version can tell; nothing of storage where nothing is loaded."""
+def _not_judged(run: Run) -> list[Abstained]:
+    """Return what no rule judges yet; nothing of storage where nothing is loaded."""
     loads = run.steps.count.keys() & {sc.DATA_WAIT, *sc.WORKER_PHASES}
     if len(run.steps) and not loads and recorded_in_part(run, run.ranks) is None:
         return []
     return [
         Abstained(
             "input.storage",
-            "no disk counters are recorded",
+            "disk counters are not judged yet",
             "run the script twice in a row: if the second run's fetches are faster, storage is the cause",
         )
     ]
