@@ -95,9 +95,7 @@ def _of_storage() -> Iterator[Rule]:
     yield from _each(_in_ranks(sc.DATA_FETCH, f"{sc.CHECKPOINT_LOAD}*"), reads, VARIABLE)
     yield from _each(_in_ranks(sc.DATA_WAIT), reads, VARIABLE, unless=_WORKERS)
     yield from _each(_in_ranks(sc.DATA_COLLATE), reads, NONE)
-    yield from _each(
-        _in_ranks(f"{sc.CHECKPOINT_SAVE}*"), (*_NETWORKS, "disk.write", "disk.busy"), VARIABLE
-    )
+    yield from _each(_in_ranks(f"{sc.CHECKPOINT_SAVE}*"), (*_NETWORKS, "disk.write", "disk.busy"), VARIABLE)
     yield from _each(_in_ranks(sc.LOG), ("disk.write", "disk.busy"), VARIABLE)
 
 

@@ -58,18 +58,21 @@ class Demand:
     exact: FloatArray
     """(m) Units that active phases with exact rules use together."""
     variable: FloatArray
-    """(m) Weights of active phases with variable rules together."""
+    """(m) Weights of active phases with variable rules together, and ``always``."""
+    always: float = 0.0
+    """The weight of what uses the metric all the time, and is no phase."""
 
 
-def estimate(timeline: Timeline, users: Users) -> Demand:
-    """Return the demand of ``users``, the phases that ``timeline`` was made of.
+def estimate(timeline: Timeline, users: Users, always: float = 0.0) -> Demand:
+    """Return the demand of ``users``, the phases that ``timeline`` was made of, and what is ``always`` there.
 
     Phases that run before or after the time of the observations count with what lies in it.
     """
     return Demand(
         timeline,
         _sum_of_active(timeline, users.demanding(EXACT), users.amount),
-        _sum_of_active(timeline, users.demanding(VARIABLE), users.amount),
+        _sum_of_active(timeline, users.demanding(VARIABLE), users.amount) + always,
+        always,
     )
 
 

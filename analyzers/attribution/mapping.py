@@ -2,8 +2,8 @@
 """Which phases may use which resources: those of their host, GPU and process.
 
 Where both sides say which machine they are and it is not the same, phases do not use the resource; where one
-does not say, nothing speaks against it. A rank that names its GPUs uses no others; one that names none may use
-all of its host. What is told of a process is used by the phases of its rank alone.
+does not say, nothing speaks against it. A rank that names its GPUs uses no others; one that names none may
+use all of its host. What is told of a process is used by the phases of its rank alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def owners_of(phases: Phases, types: Types) -> Owners:
 def _key(phases: Phases, rank: int) -> RankKey:
     attempt = int(phases.parent[rank])
     run = int(phases.parent[attempt])
-    return RankKey(dict(phases.tags(run)).get("id", ""), int(phases.number[attempt]), int(phases.number[rank]))
+    return RankKey(
+        dict(phases.tags(run)).get("id", ""), int(phases.number[attempt]), int(phases.number[rank])
+    )
 
 
 def gpus_of(runs: Iterable[Run]) -> dict[RankKey, frozenset[str]]:
@@ -137,9 +139,11 @@ class Mapped:
 
     @cached_property
     def unnamed(self) -> list[RankKey]:
-        """Ranks that name no GPU while there are several on their host, so that they count on all of these."""
+        """Ranks that name no GPU where their host has several: so they may use all of these."""
         several = [
-            machine for machine, number in self._gpus_of_machines.items() if machine is not None and number > 1
+            machine
+            for machine, number in self._gpus_of_machines.items()
+            if machine is not None and number > 1
         ]
         pairs = zip(self.owners.all, self.machines, strict=True)
         return [
@@ -188,7 +192,7 @@ class Mapped:
         """Whether ``resource``, and all that it is part of, may be used by ``rank`` of that machine."""
         while resource != NO_PARENT:
             one = self.resources.resources[resource]
-            if one.type == GPU and rank in self.gpus:
+            if one.type == GPU and rank is not None and rank in self.gpus:
                 ids = self.gpus[rank]
                 if one.id not in ids and one.id not in {self._whole.get(each) for each in ids}:
                     return False

@@ -2,9 +2,9 @@
 """Rules: how phases use metrics, and what stops them, as data; and what they come to for types of phases.
 
 A rule is for phases (a pattern of type paths) and metrics (their types; ``*`` stands for any text). It holds
-for the phases that it selects and for all that is part of them, until a rule for a part says otherwise. Of two
-for the same phase and metric the later one holds, and what a user wrote goes before what is built in. A phase
-without a rule uses nothing.
+for the phases that it selects and for all that is part of them, until a rule for a part says otherwise. Of
+two for the same phase and metric the later one holds, and what a user wrote goes before what is built in. A
+phase without a rule uses nothing.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class _File:
         at_least = 0.0
         if ways == ["metric"]:
             at_least = table.number("at_least", "more than 0", lambda value: value > 0)
-        sources = table.patterns("by") if ways == ["by"] else table.texts("metric") if ways == ["metric"] else [""]
+        sources = {"by": table.patterns, "metric": table.texts}.get(ways[0], lambda _: [""])(ways[0])
         for phase in table.patterns("phase"):
             for source in sources:
                 yield Blocking(
@@ -285,5 +285,3 @@ def _not_toml(name: str, told: str) -> str:
     if match is None or match[2] is None:
         return f"{name}: no TOML: {told}"
     return f"{name}:{match[2]}: no TOML: {match[1]}, in column {match[3]}"
-
-

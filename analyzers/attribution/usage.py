@@ -64,8 +64,9 @@ class Attribution:
     def unattributed(self) -> FloatArray:
         """(m) What was used and is nobody's, in the metric's unit; NaN where nothing was observed."""
         demand = self.upsampled.demand
+        of_phases = np.maximum(demand.variable - demand.always, 0.0)
         return self.upsampled.value - (
-            self.usage_per_exact * demand.exact + self.usage_per_variable * demand.variable
+            self.usage_per_exact * demand.exact + self.usage_per_variable * of_phases
         )
 
     def of_phase(self, phase: int) -> Use | None:
