@@ -83,8 +83,8 @@ class CpuSource:
         self._readings += 1
         readings: list[Reading] = []
         stat = files.read(self._stat_at)
-        used = self._group.read(readings)
-        self._read_cpus(stat, used, readings)
+        self._group.read(readings)
+        self._read_cpus(stat, readings)
         self._read_tail(stat, readings)
         self._read_load(readings)
         if not readings:
@@ -94,8 +94,7 @@ class CpuSource:
     def close(self) -> None:
         pass
 
-    def _read_cpus(self, stat: bytes, used: float | None, readings: list[Reading]) -> None:
-        """Read the lines of CPUs. ``used``: what the group used in s since the last time, where told."""
+    def _read_cpus(self, stat: bytes, readings: list[Reading]) -> None:
         table = _Table(stat, self._logical.names)
         if table.totals:
             for (series, forward), (_, columns) in zip(self._modes, _MODES, strict=True):
@@ -107,7 +106,7 @@ class CpuSource:
         grown = self._logical.read(table, self._allowed, readings)
         if self._logical.busiest is not None:
             readings.append((self._busiest, self._logical.busiest))
-        cpus, quota = self._logical.count, self._group.quota
+        cpus, quota, used = self._logical.count, self._group.quota, self._group.take()
         if quota is not None and quota < cpus and used is not None:
             self._busy_total += used
             self._busy.capacity = quota
@@ -307,7 +306,11 @@ class _CgroupCpu:
         self._usage_at = ""
         self._stat_at = ""
         self._throttling: tuple[tuple[bytes, Counted], ...] = ()
-        self._last: float | None = None
+        self._told: float | None = None
+        """CPU time in s, as it was read last; None where it cannot be."""
+        self._silent = 0
+        """Readings since then."""
+        self._taken: float | None = None
 
     def refresh(self) -> None:
         """Look which groups there are, and what their quotas are."""
@@ -334,10 +337,11 @@ class _CgroupCpu:
             for counted in (self._usage, *(each for _, each in self._throttling)):
                 counted.elsewhere()
 
-    def read(self, readings: list[Reading]) -> float | None:
-        """Add readings; return the CPU time in s since the last one, None where that is not told."""
+    def read(self, readings: list[Reading]) -> None:
+        """Add readings."""
         if not self._group or not self._usage:
-            return None
+            self._told = None
+            return
         stat = files.keyed(files.maybe(self._stat_at))
         if self.quota is not None:
             readings.append((self._quota_series, self.quota))
@@ -346,11 +350,22 @@ class _CgroupCpu:
         raw = files.first_number(self._usage_at) if self._usage_at else stat.get(b"usage_usec")
         before = len(readings)
         self._usage.add(raw, readings)
-        if len(readings) == before:
-            return None
-        total = float(readings[-1][1])
-        used = total - self._last if self._last is not None else 0.0
-        self._last = total
+        if len(readings) > before:
+            self._told, self._silent = float(readings[-1][1]), 0
+            return
+        self._silent += 1
+        if self._silent >= REFRESH:
+            self._told = None
+
+    def take(self) -> float | None:
+        """Return the CPU time in s since the last call; None where that is not told.
+
+        What could not be read once is in what is read next.
+        """
+        used = (
+            None if self._told is None else self._told - (self._told if self._taken is None else self._taken)
+        )
+        self._taken = self._told
         return used
 
 

@@ -169,6 +169,23 @@ def test_without_its_time_a_quota_is_told_but_not_the_capacity_of_what_is_busy(t
     assert [series.capacity for series, _ in readings if series.metric.column == "cpu.busy"] == [16]
 
 
+@pytest.mark.parametrize("damaged", ["sys/fs/cgroup/cpu.stat", "proc/stat"])
+def test_what_cannot_be_read_once_is_counted_once_and_later(tmp_path: Path, damaged: str) -> None:
+    tree = unpack("container_v2", tmp_path)
+    source = CpuSource(tree.roots)
+    source.read()
+    whole = tree.read(damaged)
+    tree.replace("proc/stat", "cpu0 1000", "cpu0 900000")
+    tree.replace("sys/fs/cgroup/cpu.stat", "usage_usec 7000000", "usage_usec 8000000")
+    tree.write(damaged, "ctxt 5\n" if damaged == "proc/stat" else "usage")
+    source.read()
+    tree.write(damaged, whole)
+    tree.write("sys/fs/cgroup/cpu.stat", "usage_usec 9500000\n")
+    readings = source.read()
+    assert columns(readings)["cpu.busy", "cpu"] == 2.5
+    assert [series.capacity for series, _ in readings if series.metric.column == "cpu.busy"] == [4]
+
+
 def test_cpus_come_and_go(tmp_path: Path) -> None:
     tree = _host(tmp_path, {0: _busy(100), 1: _busy(200), 2: _busy(300)})
     source = CpuSource(tree.roots)
