@@ -323,7 +323,7 @@ def by_prometheus_name() -> Mapping[str, tuple[Meaning, ...]]:
 def of_type(type_: str) -> Meaning | None:
     """Return a row that tells of metrics of this type, as ``gpu.utilization``."""
     kind, _, name = type_.partition(".")
-    rows = (*OTLP, *EXPORTERS)
+    rows = (row for row in (*OTLP, *EXPORTERS) if not row.capacity)
     return next((row for row in rows if row.name == name and row.type == kind), None)
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from grademl_otel import semconv
 from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.attempts import identity
-from grademl_otel.analyzers.model.metrics import GAUGE, SUM, MetricPoints
+from grademl_otel.analyzers.model.metrics import CUMULATIVE, GAUGE, SUM, MetricPoints
 from grademl_otel.analyzers.resources import naming, units
 from grademl_otel.analyzers.resources.gathering import Gathering, Told, tags_of
 from grademl_otel.analyzers.resources.naming import Meaning
 from grademl_otel.analyzers.resources.of_tables import process_id
-from grademl_otel.analyzers.resources.series import NOTHING, Averages, Place, averages, of_samples
+from grademl_otel.analyzers.resources.series import Averages, Place, averages, of_samples
 from grademl_otel.analyzers.tables.metric_series import MetricSeries
 from grademl_otel.analyzers.units import count
 
@@ -104,7 +104,7 @@ class _Reading:
         name = points.name(first)
         resource = points.resource(first)
         attributes = naming.attributes_of(name, {**_of_resource(resource), **points.attributes(first)})
-        seen: dict[bool, Averages] = {}
+        seen: dict[bool, list[Averages]] = {}
         for meaning in naming.by_metric()[name]:
             if not meaning.fits(attributes):
                 continue
@@ -121,23 +121,27 @@ class _Reading:
                 continue
             if meaning.counter not in seen:
                 seen[meaning.counter] = self._averages(ixs, meaning.counter)
-            read = seen[meaning.counter]
-            self._gathering.add(place, meaning, attributes, read.scaled(factor * meaning.factor))
+            for one in seen[meaning.counter]:
+                self._gathering.add(place, meaning, attributes, one.scaled(factor * meaning.factor))
 
-    def _averages(self, ixs: IntArray, counter: bool) -> Averages:
+    def _averages(self, ixs: IntArray, counter: bool) -> list[Averages]:
+        """Return the averages of points of one series: of a counter those of each of its starts."""
         value = self._points.value[ixs]
         self._no_numbers += int((~np.isfinite(value) | (value < 0)).sum())
         time = self._series.time.numbers[ixs]
         if not counter:
-            return of_samples(time, value)
+            return [of_samples(time, value)]
         since, delta = self._series.since, self._series.delta
         known = ~(since.absent[ixs] | delta.absent[ixs])
         ixs, time = ixs[known], time[known]
         start = np.asarray(since.numbers[ixs], np.int64)
-        length = np.maximum(time - start, 1)
-        if not len(ixs):
-            return NOTHING
-        return averages(start, time, np.asarray(delta.numbers[ixs], np.float64) / (length / _S))[0]
+        rate = np.asarray(delta.numbers[ixs], np.float64) / (np.maximum(time - start, 1) / _S)
+        # Two starts are two counts, perhaps of two who count the same at one time.
+        begun = self._points.start[ixs]
+        if (self._points.temporality[ixs] != CUMULATIVE).any() or len(np.unique(begun)) < 2:
+            return [averages(start, time, rate)[0]]
+        of_each = [begun == one for one in np.unique(begun).tolist()]
+        return [averages(start[mine], time[mine], rate[mine])[0] for mine in of_each]
 
     def _place(
         self, meaning: Meaning, attributes: Mapping[str, str], resource: Mapping[str, Any]
