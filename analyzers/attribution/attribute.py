@@ -234,7 +234,7 @@ class Attributed:
         return Totals(usage, capacity, observed, active)
 
     def background(self, metric: int) -> Use:
-        """Return what was used of ``metric`` and is no phase's, over time; the capacity is that of the metric."""
+        """Return what was used and is no phase's, over time; the capacity is that of the metric."""
         found = self.attribution(metric)
         values = found.unattributed()
         return Use(
@@ -290,10 +290,11 @@ class Attributed:
         if not len(leaves):
             none = np.zeros(0)
             return leaves, none, none, none
-        values = (
-            np.add.reduceat(each[:-1], first) for each in (found.usage(), found.capacity(), found.observed())
+        usage, capacity, observed = (
+            np.asarray(np.add.reduceat(each, first), np.float64)
+            for each in (found.usage(), found.capacity(), found.observed())
         )
-        return leaves, *values
+        return leaves.astype(np.int64), usage, capacity, observed
 
     # --- What is missing --------------------------------------------------------------------------------
 
@@ -307,7 +308,7 @@ class Attributed:
 
     @cached_property
     def problems(self) -> list[str]:
-        """One line each: what the resource model lacks, rules that match nothing, metrics that nobody uses."""
+        """One line each: what the resource model lacks, rules of nothing, metrics that nobody uses."""
         from grademl_otel.analyzers.attribution.missing import problems_of
 
         return [*self.resources.problems, *problems_of(self)]

@@ -19,8 +19,8 @@ cpu.busy, process.cpu  all but waits for workers and for other ranks, and what d
 others                 nobody: memory in use, clocks and temperatures are states, not work
 =====================  ======================================================================================
 
-Without loader workers a wait for data is the fetch itself. What others' spans use of CPUs, disks, networks and
-GPUs is fitted. Phases that a program named itself use what that uses which they are part of.
+Without loader workers a wait for data is the fetch itself. What others' spans use of CPUs, disks, networks
+and GPUs is fitted. Phases that a program named itself use what that uses which they are part of.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """What a phase used that consists of others: the sum of these, within its own time.
 
 What they could have used is the sum as well, and no more than there is: a leaf that wants nothing could have
-had all of it, and several of them no more than one (in GradeML a machine may have several times its capacity).
+had all of it, and several of them no more than one. (In GradeML they may have several times the capacity.)
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _reached(observed: Observations, start: IntArray, end: IntArray) -> tuple[In
 
 
 def _dense_instances(observed: Observations, some: Instances, columns: int) -> FloatArray:
-    """Return `active_instances` as a dense matrix, of instances that are long: by where they begin and end."""
+    """Return `active_instances` as a dense matrix, made from where instances begin and end."""
     first, number = _reached(observed, some.start, some.end)
     chosen = np.flatnonzero(number)
     first, last, column = first[chosen], (first + number - 1)[chosen], some.column[chosen]
