@@ -64,9 +64,10 @@ class MemorySource:
         self._read_host(told, readings)
         working_set = self._group.read(readings)
         limit = self._group.limit
-        if limit is not None and working_set is not None and (not total or limit < total):
-            self._used.capacity = limit
-            readings.append((self._used, working_set))
+        if limit is not None and (not total or limit < total) and self._group.tells:
+            if working_set is not None:
+                self._used.capacity = limit
+                readings.append((self._used, working_set))
         elif total and available is not None:
             self._used.capacity = total
             readings.append((self._used, max(0, total - available)))
@@ -138,6 +139,8 @@ class _CgroupMemory:
         self._folder = ""
         self.limit: int | None = None
         """In bytes, None where there is none."""
+        self._silent = REFRESH
+        """Readings since it told its working set."""
         self._usage = Series(host.CGROUP_MEMORY_USAGE, {}, _DEVICE)
         self._working_set = Series(host.CGROUP_WORKING_SET, {}, _DEVICE)
         self._limit = Series(host.CGROUP_MEMORY_LIMIT, {}, _DEVICE)
@@ -145,6 +148,11 @@ class _CgroupMemory:
             event: Counted(Series(host.CGROUP_MEMORY_EVENTS, {host.EVENT: event}, _DEVICE))
             for event in ("high", "max", "oom", "oom_kill")
         }
+
+    @property
+    def tells(self) -> bool:
+        """Whether it has told its working set lately."""
+        return self._silent < REFRESH
 
     def refresh(self) -> None:
         """Look which groups there are, and what their limits are."""
@@ -163,6 +171,7 @@ class _CgroupMemory:
     def read(self, readings: list[Reading]) -> int | None:
         """Add readings; return the working set in bytes, None where it is not told."""
         if not self._group:
+            self._silent = REFRESH
             return None
         unified = self._group.version == 2
         usage = files.first_number(f"{self._folder}/memory.{'current' if unified else 'usage_in_bytes'}")
@@ -176,6 +185,7 @@ class _CgroupMemory:
             if cache is not None:
                 working_set = max(0, usage - cache)  # the two are not of the same moment
                 readings.append((self._working_set, working_set))
+        self._silent = self._silent + 1 if working_set is None else 0
         if unified:
             told = files.keyed(files.maybe(f"{self._folder}/memory.events"))
             for event, counted in self._events.items():

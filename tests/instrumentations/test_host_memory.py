@@ -135,6 +135,17 @@ def test_a_limit_that_changes_is_seen_at_the_next_look(tmp_path: Path) -> None:
     assert columns(readings) == {("memory.used", "memory"): 41072000 * KB}
 
 
+def test_what_a_group_does_not_say_once_is_not_the_hosts(tmp_path: Path) -> None:
+    tree = unpack("container_v2", tmp_path)
+    source = MemorySource(tree.roots)
+    source.read()
+    tree.write("sys/fs/cgroup/memory.current", "")
+    assert ("memory.used", "memory") not in columns(source.read())
+    for _ in range(REFRESH):
+        readings = source.read()
+    assert columns(readings)["memory.used", "memory"] > 16 << 30, "it says nothing any more"
+
+
 def test_a_working_set_is_never_negative(tmp_path: Path) -> None:
     tree = unpack("container_v2", tmp_path)
     tree.write("sys/fs/cgroup/memory.current", "1000\n")  # read before memory.stat, which is older
