@@ -9,6 +9,11 @@ _JITTER: Final = 0.01
 """What falls by less than this part has not been reset: some counters of kernels and drivers dip."""
 
 
+def dips(last: int | float, now: int | float) -> bool:
+    """Whether a counter that falls from ``last`` to ``now`` falls so little that it was not reset."""
+    return last - now <= max(1, last * _JITTER)
+
+
 class Running:
     """The total that a raw counter has counted since it was first read; never falls.
 
@@ -53,7 +58,7 @@ class Running:
                 return self.total
             # Both are 0 nearly always; a counter that stood at 0 for one reading has gone on from before it.
             self.total += raw - (before_zero if before_zero and raw >= before_zero else last)
-        elif last - raw <= max(1, last * _JITTER):
+        elif dips(last, raw):
             return self.total
         elif last >= self._modulus * 3 // 4 and raw < self._modulus // 4:
             self.total += raw + self._modulus - last

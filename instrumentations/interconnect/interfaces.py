@@ -17,7 +17,7 @@ from grademl_otel.catalog.metric import Metric
 from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.interconnect.files import number, read_all, read_bytes, shown
 from grademl_otel.instrumentations.interconnect.link import interface_limit
-from grademl_otel.sampling.counters import Running
+from grademl_otel.sampling.counters import Running, dips
 from grademl_otel.sampling.roots import Roots
 from grademl_otel.sampling.source import Reading, Series, Source
 
@@ -120,7 +120,12 @@ class _Others:
             for column, (now, before) in enumerate(
                 zip(numbers, self._members.get(name, numbers), strict=True)
             ):
-                self._totals[column] += now - before if now >= before else now
+                if now >= before:
+                    self._totals[column] += now - before
+                elif dips(before, now):
+                    numbers[column] = before
+                else:
+                    self._totals[column] += now
         self._members = members
         return list(zip(self._series, self._totals, strict=True))
 

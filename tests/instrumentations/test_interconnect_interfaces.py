@@ -295,6 +295,10 @@ def test_of_very_many_the_busiest_are_told_of_one_by_one(tree: HostTree) -> None
     told = io(traffic.read())
     assert told["others"] == (360, 36)
     assert sum(rx for rx, _ in told.values()) == 1000
+    host.count("eth35", -20, 0)  # of 35,010: no reset
+    host.show()
+    assert io(traffic.read())["others"] == (360, 36)
+    host.count("eth35", 20, 0)
     host.remove("eth99")
     host.set("eth0", 0, 5)  # was 10: it starts anew
     for number in range(99):
