@@ -14,7 +14,7 @@ from grademl_otel.analyzers.execution.self_time import gaps
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """Periods ``[start, end)`` in Unix ns, none empty, sorted by leaf and start; those of one leaf are apart."""
+    """Periods ``[start, end)`` in Unix ns, none empty, by leaf and start; those of one leaf are apart."""
 
     leaf: IntArray
     """(p) Number of a leaf among the phases."""

@@ -31,7 +31,7 @@ from grademl_otel.analyzers.attribution.composites import Total, together, total
 from grademl_otel.analyzers.attribution.demand import Demand, Timeline, estimate
 from grademl_otel.analyzers.attribution.fit import Fit
 from grademl_otel.analyzers.attribution.fitted import Overridden, fit_of
-from grademl_otel.analyzers.attribution.mapping import Gpus, Mapped, owners_of
+from grademl_otel.analyzers.attribution.mapping import Gpus, Mapped, owners_of, with_peers
 from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE, Observations, Users
 from grademl_otel.analyzers.attribution.rules import FIT, Assignment, Rule, RuleSet
 from grademl_otel.analyzers.attribution.upsampling import upsample
@@ -41,9 +41,8 @@ from grademl_otel.analyzers.resources.model import ResourceModel
 from grademl_otel.analyzers.sql.paths import path_regex
 
 _SECOND: Final = 1e9
-_TIMELINES: Final = 16
-_ATTRIBUTIONS: Final = 12
-"""So many are kept."""
+_KEPT: Final = 6_000_000
+"""Timelines, and what is made of them, are kept until they have so many segments: some 400 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,17 +137,19 @@ Value = TypeVar("Value")
 
 
 class _Kept(Generic[Value]):
-    """The last few of what was made."""
+    """The last of what was made, as far as there is room for it."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, size: Callable[[Value], int]) -> None:
+        self._size = size
         self._made: OrderedDict[Hashable, Value] = OrderedDict()
+        self._held = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         if key not in self._made:
             self._made[key] = make()
-            if len(self._made) > self._most:
-                self._made.popitem(last=False)
+            self._held += self._size(self._made[key])
+            while self._held > _KEPT and len(self._made) > 1:
+                self._held -= self._size(self._made.popitem(last=False)[1])
         self._made.move_to_end(key)
         return self._made[key]
 
@@ -166,7 +167,7 @@ class Attributed:
         self.model, self.resources, self.rules = model, resources, rules
         phases, types = model.phases, model.types
         self.mapped = Mapped(owners_of(phases, types), resources, gpus or {})
-        self.assignment = Assignment(types, rules)
+        self.assignment = Assignment(types, rules, with_peers(phases, types))
         self.activity: Activity
         """When leaves were active and not blocked."""
         self.blocked: Blocked
@@ -179,9 +180,9 @@ class Attributed:
             phases.type[self.activity.leaf] * np.int64(width) + owner, return_inverse=True
         )
         self.signatures = Signatures(distinct // width, distinct % width, of_period.reshape(-1))
-        self._timelines: _Kept[Timeline] = _Kept(_TIMELINES)
-        self._demands: _Kept[Demand] = _Kept(_TIMELINES)
-        self._attributions: _Kept[Attribution] = _Kept(_ATTRIBUTIONS)
+        self._timelines: _Kept[Timeline] = _Kept(lambda one: len(one.edges))
+        self._demands: _Kept[Demand] = _Kept(lambda one: len(one.exact))
+        self._attributions: _Kept[Attribution] = _Kept(lambda one: len(one.upsampled.value))
         self._uses: dict[int, MetricUse] = {}
         self._totals: dict[int, Totals] = {}
         self._periods: dict[bytes, IntArray] = {}

@@ -77,6 +77,17 @@ def owners_of(phases: Phases, types: Types) -> Owners:
     return Owners(found, of_phase.reshape(-1))
 
 
+def with_peers(phases: Phases, types: Types) -> BoolArray:
+    """Return the mask of the types in ranks that are one of several of an attempt."""
+    mask = np.zeros(len(types), np.bool_)
+    nodes = np.flatnonzero(np.isin(phases.type, ranks_of(types)))
+    attempts, number = np.unique(phases.parent[nodes], return_counts=True)
+    several = nodes[np.isin(phases.parent[nodes], attempts[number > 1])]
+    for rank in np.unique(phases.type[several]).tolist():
+        mask[types.subtree(rank)] = True
+    return mask
+
+
 def _key(phases: Phases, rank: int) -> RankKey:
     attempt = int(phases.parent[rank])
     run = int(phases.parent[attempt])

@@ -45,6 +45,8 @@ class Rule:
     """Units of the metric of an exact rule, the weight of a variable one."""
     unless: tuple[str, ...] = ()
     """Not in ranks that have a phase of one of these names."""
+    with_peers: bool = False
+    """Only in ranks of several."""
     resource: str | None = None
     """Pattern of a resource's path: of these alone; None for all."""
     where: str = ""
@@ -112,8 +114,10 @@ class OfTypes:
 class Assignment:
     """The rules of a rule set for the types of one execution model."""
 
-    def __init__(self, types: Types, rules: RuleSet) -> None:
+    def __init__(self, types: Types, rules: RuleSet, with_peers: BoolArray | None = None) -> None:
+        """``with_peers``: mask of the types in ranks of several; None for all."""
         self._types, self._rules = types, rules
+        self._with_peers = np.ones(len(types), np.bool_) if with_peers is None else with_peers
         self._selected: dict[tuple[str, tuple[str, ...]], IntArray] = {}
         self._made: dict[tuple[int, ...], OfTypes] = {}
         self._of_metric: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -165,7 +169,10 @@ class Assignment:
         """Let each of ``rules`` hold for what it selects and all below, the innermost last."""
         last: dict[int, Rule] = {}
         for rule in rules:
-            last.update(dict.fromkeys(self.selected(rule.phase, rule.unless).tolist(), rule))
+            found = self.selected(rule.phase, rule.unless)
+            if rule.with_peers:
+                found = found[self._with_peers[found]]
+            last.update(dict.fromkeys(found.tolist(), rule))
         for node in sorted(last):  # preorder: what is within another comes after it
             part = self._types.subtree(node)
             kind[part], amount[part] = last[node].kind, last[node].amount
