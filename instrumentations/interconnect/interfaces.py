@@ -47,8 +47,10 @@ _COLUMNS: Final[tuple[tuple[int, str, Metric, str], ...]] = (
     (3, "rx_dropped", catalog.DROPPED, catalog.RECEIVE),
     (11, "tx_dropped", catalog.DROPPED, catalog.TRANSMIT),
 )
-"""Place in a line of ``/proc/net/dev``, name of the file in ``statistics``, metric, direction."""
+"""Place in a line of ``/proc/net/dev``, file in ``statistics``, metric, direction. Bytes first."""
 _PLACES: Final = tuple(place for place, _, _, _ in _COLUMNS)
+_BYTES: Final = _PLACES[:2]
+"""These are read every time, the others when it is looked what there is."""
 
 
 class _Interface:
@@ -59,7 +61,7 @@ class _Interface:
     def __init__(self, name: str, folder: str, physical: bool):
         self.physical = physical
         device = shown(name)
-        self._paths = [f"{folder}/{name}/statistics/{file}" for _, file, _, _ in _COLUMNS]
+        self._paths = [f"{folder}/{name}/statistics/{_COLUMNS[column][1]}" for column in range(len(_BYTES))]
         self._runnings = [Running() for _ in _COLUMNS]
         self.series = [
             Series(metric, {catalog.INTERFACE: device, catalog.DIRECTION: direction}, device)
@@ -74,26 +76,30 @@ class _Interface:
         """Set what it carries, in By/s."""
         self.series[0].capacity = self.series[1].capacity = limit
 
-    def of_line(self, line: bytes) -> list[Reading]:
-        """Return its readings, of the numbers of its line. Raises ValueError where these are none."""
-        if line != self._line:
-            self._of_numbers(_numbers(line))
+    def of_line(self, line: bytes, whole: bool) -> list[Reading]:
+        """Return its readings, of the ``whole`` line or of bytes alone: what is not read stands as it was.
+
+        Raises ValueError where there are no numbers.
+        """
+        if whole or line != self._line:
+            self._of_numbers(_numbers(line, _PLACES if whole else _BYTES))
             self._line = line
         return self._readings
 
     def of_files(self) -> list[Reading]:
-        """Return the same from its files. Raises OSError, ValueError."""
+        """Return the same from its files, of bytes alone. Raises OSError, ValueError."""
         self._line = b""
-        return self._of_numbers([_number(read_bytes(path)) for path in self._paths])
+        self._of_numbers([_number(read_bytes(path)) for path in self._paths])
+        return self._readings
 
-    def _of_numbers(self, numbers: list[int]) -> list[Reading]:
+    def _of_numbers(self, numbers: list[int]) -> None:
+        """Take the numbers of all columns, or of the first ones."""
         readings = self._readings.copy()
-        for column, (raw, last) in enumerate(zip(numbers, self._numbers, strict=True)):
-            if raw != last:  # errors and drops seldom change
+        for column, raw in enumerate(numbers):
+            if raw != self._numbers[column]:  # errors and drops seldom change
                 readings[column] = self.series[column], self._runnings[column].add(raw)
-        self._numbers = numbers
+                self._numbers[column] = raw
         self._readings = readings
-        return readings
 
 
 class _Others:
@@ -115,7 +121,9 @@ class _Others:
             try:
                 numbers = _numbers(line)
             except ValueError:
-                continue
+                if name not in self._members:
+                    continue
+                numbers = self._members[name]
             members[name] = numbers
             for column, (now, before) in enumerate(
                 zip(numbers, self._members.get(name, numbers), strict=True)
@@ -137,11 +145,11 @@ def _number(text: bytes) -> int:
     return value
 
 
-def _numbers(line: bytes) -> list[int]:
+def _numbers(line: bytes, places: tuple[int, ...] = _PLACES) -> list[int]:
     fields = line.split()
     if len(fields) < _FIELDS:
         raise ValueError(f"a line of {len(fields)} numbers")
-    numbers = [fields[index] for index in _PLACES]
+    numbers = [fields[place] for place in places]
     if not b"".join(numbers).isdigit():
         raise ValueError(f"no numbers: {line[:80]!r}")
     return list(map(int, numbers))
@@ -191,13 +199,14 @@ class Traffic:
                     problem = error
         else:
             lines = _lines(read_all(self._dev, _MOST_BYTES))
-            if self._until_survey <= 0 or not self._chosen.keys() <= lines.keys():
+            whole = self._until_survey <= 0 or not self._chosen.keys() <= lines.keys()
+            if whole:
                 self._of_rest(lines)  # whoever is told of by itself from now on, was not until now
                 self._survey(lines)
             self._until_survey -= 1
             for name, interface in self._chosen.items():
                 try:
-                    found += interface.of_line(lines[name])
+                    found += interface.of_line(lines[name], whole)
                 except ValueError as error:
                     problem = error
             found += self._of_rest(lines)
