@@ -68,6 +68,7 @@ class NvidiaGpu:
         self._last_xid: int | None = None
         self._pcie = PcieBytes(device)
         self._counters = Counters(device)
+        self._active_links: int | None = None
         self._reasons: tuple[int, list[Reading]] = (-1, [])
         """What held clocks down last, and its points."""
         self._instances: dict[str, Device] = {}
@@ -147,6 +148,7 @@ class NvidiaGpu:
         add("memory clock", lambda: self._clock(handle, catalog.MEMORY_CLOCK, _MEMORY_CLOCK, "memory"))
         add("throttle reasons", lambda: self._throttled(handle))
         groups = nvmlgroups.supported(api, handle, self._probes.failed)
+        self._counters.begin(groups)
         for every in sorted({group.every for group in groups}):
             chosen = [group for group in groups if group.every == every]
             reader = nvmlgroups.Reader(api, handle, chosen, self._counters, self._probes.failed)
@@ -237,7 +239,7 @@ class NvidiaGpu:
         reasons = api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         if reasons == self._reasons[0]:
             return self._reasons[1]
-        if reasons >= 1 << 32:
+        if reasons >= (1 << 32) - 1:  # as some drivers say for "nothing"
             raise Implausible(f"reasons {reasons:#x}")
         device = self.device
         readings: list[Reading] = [
@@ -297,6 +299,9 @@ class NvidiaGpu:
         active, rate = nvmlgroups.active_links(self._library.api, handle)
         if active is None:
             return []
+        if self._active_links not in (None, active):
+            self._generation = 0  # others are to be added up now
+        self._active_links = active
         readings: list[Reading] = [(self.device.series(catalog.NVLINK_LINKS), active)]
         if rate:
             self._counters.nvlink_capacity = rate

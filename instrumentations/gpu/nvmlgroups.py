@@ -78,8 +78,8 @@ def _throttle(reason: str, *numbers: int) -> Group:
 _GROUPS: Final = (
     Group("memory temperature", catalog.TEMPERATURE, ("memory",), (_one(82),), plausible.CELSIUS),
     Group("energy", catalog.ENERGY, (), (_one(83),), plausible.MILLIJOULE_RATE, 1e-3),
-    _nvlink(catalog.NVLINK_RECEIVE, "receive", _one(139, ALL, 1024), _one(204, EVERY_LINK)),
-    _nvlink(catalog.NVLINK_TRANSMIT, "transmit", _one(138, ALL, 1024), _one(202, EVERY_LINK)),
+    _nvlink(catalog.NVLINK_RECEIVE, "receive", _one(139, ALL, 1024), _one(204, ALL), _one(204, EVERY_LINK)),
+    _nvlink(catalog.NVLINK_TRANSMIT, "transmit", _one(138, ALL, 1024), _one(202, ALL), _one(202, EVERY_LINK)),
     _throttle("sw_power_cap", 74),
     _throttle("sync_boost", 76),
     _throttle("sw_thermal_slowdown", 269),
@@ -104,6 +104,17 @@ class Counters:
         """By/s in one direction; None as long as nobody knows."""
         self._device = device
         self._totals: dict[str, Total] = {}
+        self._fields: dict[str, tuple[Field, ...]] = {}
+        """What each of these is made of."""
+
+    def begin(self, groups: Iterable[Group]) -> None:
+        """Go on with these groups: a sum of other fields than before says nothing of the time in between."""
+        for group in groups:
+            ((fields, _),) = group.alternatives
+            if self._fields.setdefault(group.name, fields) != fields:
+                self._fields[group.name] = fields
+                if group.name in self._totals:
+                    self._totals[group.name].restart()
 
     def reading(self, group: Group, raw: int, at: float) -> Reading:
         """Return the point of ``group``, whose fields say ``raw``. Raises `Implausible`."""
@@ -155,8 +166,11 @@ def supported(api: Any, handle: object, failed: Failed) -> list[Group]:
         if result and nvml.verdict(api.NVMLError(result)) is Verdict.UNSUPPORTED
     }
     chosen: dict[str, Group] = {}
-    for group, fields, factor in candidates:
-        if group.name not in chosen and not absent.intersection(fields):
+    for group, asked_for, factor in candidates:
+        fields = asked_for
+        if asked_for == _of_links([(asked_for[0][0], EVERY_LINK)], links):
+            fields = tuple(field for field in asked_for if field not in absent)  # some may not be connected
+        if group.name not in chosen and fields and not absent.intersection(fields):
             chosen[group.name] = Group(
                 group.name,
                 group.metric,
@@ -251,10 +265,7 @@ def active_links(api: Any, handle: object) -> tuple[int | None, float]:
         return None, 0
     states = Fields(api, handle, [(_LINK_STATE, link) for link in range(count)]).read()
     speeds = Fields(api, handle, [(_LINK_SPEED_OF, link) for link in range(count)]).read()
-    if any(result for _, result, _ in states):
-        active = [link for link in range(count) if api.nvmlDeviceGetNvLinkState(handle, link) == 1]
-    else:
-        active = [link for link, (kind, _, content) in enumerate(states) if value(kind, content) in _ACTIVE]
+    active = [link for link, state in enumerate(states) if _is_active(api, handle, link, state)]
     common = Fields(api, handle, [(_LINK_SPEED, 0)]).read()[0]
     megabytes = 0
     for link in active:
@@ -263,6 +274,18 @@ def active_links(api: Any, handle: object) -> tuple[int | None, float]:
             return len(active), 0
         megabytes += within_speed(value(kind, content))
     return len(active), megabytes * 1e6
+
+
+def _is_active(api: Any, handle: object, link: int, state: Answer) -> bool:
+    kind, result, content = state
+    if not result:
+        return value(kind, content) in _ACTIVE
+    try:
+        return bool(api.nvmlDeviceGetNvLinkState(handle, link) == 1)
+    except Exception as error:
+        if nvml.verdict(error) is not Verdict.UNSUPPORTED:
+            raise
+        return False  # there is no such link on this board
 
 
 def within_speed(megabytes: int) -> int:

@@ -60,6 +60,10 @@ class Total:
         self._suspect_at = 0.0
         self.total = 0
 
+    def restart(self) -> None:
+        """What it says next has nothing to do with what it said last."""
+        self._last = None
+
     def add(self, raw: int, at: float) -> int:
         """Take what the counter says at ``at``, in seconds; return the total. Raises `Implausible`."""
         if not 0 <= raw < 1 << 64:

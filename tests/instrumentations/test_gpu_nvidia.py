@@ -436,6 +436,39 @@ def test_errors_of_links_are_added_up(provider: NvidiaProvider, tmp_path: Path) 
     assert found["grademl.gpu.nvlink.links"] == 17
 
 
+def test_links_that_are_not_connected_or_go_down(provider: NvidiaProvider, tmp_path: Path) -> None:
+    """Of those that count, no link's bytes are lost, and none's come twice."""
+    control = nvml.Control(tmp_path, "h100", count=1, links=18)
+    control.set("field.138.all", None)
+    control.set("field.139.all", None)
+    for link in range(17):
+        control.set(f"field.204.{link}", "ull:1000000 +1000")
+    for number in (161, 162, 163, 164, 165):
+        control.set(f"field.{number}.17", None)  # not on this board
+    received = "hw.gpu.io{receive,nvlink}"
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        assert values(source.read(), control.ids[0])[received] == 0
+        control.advance(2)
+        found = values(source.read(), control.ids[0])
+        assert (found[received], found["grademl.gpu.nvlink.links"]) == (34_000, 17)
+        assert found["hw.errors{nvlink.crc}"] == 0
+        control.set("field.204.5", None)
+        control.set("field.165.5", "ui:0")
+        for _ in range(61):
+            source.read()
+        control.advance(3)
+        found = values(source.read(), control.ids[0])
+        assert (found[received], found["grademl.gpu.nvlink.links"]) == (34_000 + 48_000, 16)
+        control.set("field.204.all", "ull:5000 +100")
+        control.reset_driver()
+        with pytest.raises(Exception, match="Uninitialized"):
+            source.read()
+        source.read()
+        control.advance(1)
+        assert values(source.read(), control.ids[0])[received] == 82_000 + 100, "a total of all is better"
+
+
 def test_both_kinds_of_checksums_of_links_are_one(provider: NvidiaProvider, tmp_path: Path) -> None:
     control = nvml.Control(tmp_path, "a100", count=1)
     with nvml.in_process(control):
