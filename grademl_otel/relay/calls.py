@@ -15,7 +15,7 @@ from array import array
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.relay.launch import checked
+from grademl_otel.locks import checked
 from grademl_otel.ring.layout import WAKE_SUFFIX
 
 _log = logging.getLogger(__name__)

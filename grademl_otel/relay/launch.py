@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start a relay for a ring's folder, unless one serves it already.
 
-A relay holds an ``flock`` on ``relay-<digest>.lock`` in the folder for as long as it lives; whoever finds it
-taken leaves it at that, and of several relays started at once all but one exit again. The digest (see
+A relay holds a lock in the folder (see `locks`) for as long as it lives; whoever finds it taken leaves it at
+that, and of several relays started at once all but one exit again. The digest (see
 `digest`) stands for the destination settings, so that a relay started by one process serves every process
 with the same settings, with the headers and credentials that it finds in *its own* environment, inherited
 from the process that started it.
@@ -15,7 +15,6 @@ on the module search path (a user's ``queue.py`` must not be imported).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -23,9 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.digest import DIGEST_LENGTH
-from grademl_otel.ring.layout import LOCK_SUFFIX
-from grademl_otel.ring.place import remove
+from grademl_otel.locks import elect
 
 _FOLDER: Final = Path(__file__).resolve().parent
 _AUTO_INSTRUMENTATION: Final = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
@@ -34,44 +31,6 @@ START_TIMEOUT_S: Final = 5.0
 
 class RelayUnavailable(Exception):
     """No relay can be started in this process' surroundings."""
-
-
-def lock_path(folder: Path, digest: str) -> Path:
-    """Return the file whose ``flock`` makes a process the relay of ``digest`` in ``folder``."""
-    return folder / f"relay-{checked(digest)}{LOCK_SUFFIX}"
-
-
-def elect(folder: Path, digest: str) -> int | None:
-    """Take the lock and return its descriptor, or None when a relay has it; raises OSError."""
-    path = lock_path(folder, digest)
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if holds(folder, digest, descriptor):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # a relay that left has removed it between our two steps
-
-
-def retire(folder: Path, digest: str, descriptor: int) -> None:
-    """Give the lock of `elect` back and leave no file of it behind."""
-    if holds(folder, digest, descriptor):
-        remove(lock_path(folder, digest))
-    os.close(descriptor)
-
-
-def holds(folder: Path, digest: str, descriptor: int) -> bool:
-    """Return True while ``descriptor`` is the lock's file, and not one that was deleted."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), lock_path(folder, digest).lstat())
-    except OSError:
-        return False
 
 
 def ensure_relay(
@@ -126,10 +85,3 @@ def relay_environment(environ: Mapping[str, str]) -> dict[str, str]:
         result["PYTHONPATH"] = os.pathsep.join(kept)
     result["GRADEML_RELAY"] = "1"
     return result
-
-
-def checked(digest: str) -> str:
-    """Return ``digest`` if it is one, which may become part of a path; raises ValueError."""
-    if len(digest) != DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"not a digest: {digest!r}")
-    return digest

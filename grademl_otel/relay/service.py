@@ -20,10 +20,10 @@ from typing import Final
 from grademl_otel.config import Settings
 from grademl_otel.digest import SETTINGS_DIGITS
 from grademl_otel.export.sinks import Sinks
+from grademl_otel.locks import elect, holds, retire
 from grademl_otel.pump import Pump
 from grademl_otel.relay.calls import answer_at, hand_over, let_go, wait_for_call, wake_path
 from grademl_otel.relay.hardware import Hardware
-from grademl_otel.relay.launch import elect, holds, retire
 from grademl_otel.ring import layout
 from grademl_otel.ring.mirror import Mirror
 from grademl_otel.ring.place import is_unlocked, private_folder, remove, remove_forgotten

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from grademl_otel.digest import DIGEST_LENGTH, SETTINGS_DIGITS
-from grademl_otel.relay.launch import elect, holds, lock_path, retire
+from grademl_otel.locks import elect, holds, lock_path, retire
 
 SENDS: Final = "otlp"
 """Held by the relay that sends the metrics of this host to the place that its settings name."""

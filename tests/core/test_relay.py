@@ -20,15 +20,9 @@ import pytest
 
 from grademl_otel.config import Settings
 from grademl_otel.digest import SETTINGS_DIGITS, destination_digest
+from grademl_otel.locks import elect, lock_path, retire
 from grademl_otel.relay.calls import answer_at, wait_for_call, wake_path
-from grademl_otel.relay.launch import (
-    RelayUnavailable,
-    elect,
-    ensure_relay,
-    lock_path,
-    relay_environment,
-    retire,
-)
+from grademl_otel.relay.launch import RelayUnavailable, ensure_relay, relay_environment
 from grademl_otel.relay.service import Relay
 from grademl_otel.ring.writer import RingWriter
 
@@ -376,7 +370,7 @@ def test_without_a_relay_the_process_does_it_itself(place: Workplace) -> None:
 _HUNG = """
 import os, sys, time
 from pathlib import Path
-from grademl_otel.relay.launch import elect
+from grademl_otel.locks import elect
 lock = elect(Path(sys.argv[1]), sys.argv[2])
 print("held", flush=True)
 time.sleep(600)
