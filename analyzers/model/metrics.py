@@ -39,6 +39,9 @@ class PointForm(Protocol):
     def attributes(self, raw: bytes) -> dict[str, Any]:
         """Return the attributes of the point."""
 
+    def attributes_raw(self, raw: bytes) -> bytes:
+        """Return bytes that are the same where the attributes are: most points share them with others."""
+
     def buckets(self, raw: bytes) -> Buckets | None:
         """Return the buckets of a histogram with explicit bounds; None for every other point."""
 

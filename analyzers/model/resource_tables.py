@@ -188,12 +188,21 @@ def _names(key: str, value: Any) -> list[str]:
 def _unfolded(key: str, value: Any, number: int) -> IntArray:
     if number > _MAX_NUMBERS:
         raise MalformedTable(f"{key} would have {number:,} elements")
+    told = _parsed(key, value)
+    if len(told) not in (1, number):
+        raise MalformedTable(f"{key} has {len(told):,} elements, not {number:,}")
+    numbers = _integers(key, told)
+    if int(numbers.min()) < semconv.RESOURCES_ABSENT:
+        raise MalformedTable(f"{key} is out of range")
+    return np.full(number, numbers[0]) if len(numbers) == 1 else numbers
+
+
+def _integers(key: str, told: list[Any]) -> IntArray:
+    """Return the integers of a list, in which some servers have texts."""
     try:
-        numbers = [int(each) for each in _parsed(key, value)]
+        found = np.array(told)
+        if found.dtype != np.int64 or found.ndim != 1:
+            found = np.array([int(each) for each in told], np.int64)
     except (TypeError, ValueError, OverflowError):
         raise MalformedTable(f"{key} is no array of integers") from None
-    if max(numbers) >= 1 << 63 or min(numbers) < semconv.RESOURCES_ABSENT:
-        raise MalformedTable(f"{key} is out of range")
-    if len(numbers) not in (1, number):
-        raise MalformedTable(f"{key} has {len(numbers):,} elements, not {number:,}")
-    return np.array(numbers * (number if len(numbers) == 1 else 1), np.int64)
+    return found

@@ -36,8 +36,15 @@ class MetricSeries:
     @cached_property
     def attributes(self) -> list[str]:
         """Those of each point, as JSON with sorted keys."""
-        points = self._points
-        return [as_json(dict(sorted(points.attributes(ix).items()))) for ix in range(len(points))]
+        points, known = self._points, dict[tuple[int, bytes], str]()
+        found = []
+        for ix, (form, raw) in enumerate(zip(points.form_ix.tolist(), points.raws, strict=True)):
+            key = (form, points.forms[form].attributes_raw(raw))
+            text = known.get(key)
+            if text is None:
+                text = known[key] = as_json(dict(sorted(points.attributes(ix).items())))
+            found.append(text)
+        return found
 
     @cached_property
     def of_point(self) -> IntArray:

@@ -49,7 +49,10 @@ class JsonPoint:
     """A point as OTLP/JSON writes it."""
 
     def attributes(self, raw: bytes) -> dict[str, Any]:
-        return otlp_attributes(bytes(_object.decode(raw).get("attributes", b"[]")))
+        return otlp_attributes(self.attributes_raw(raw))
+
+    def attributes_raw(self, raw: bytes) -> bytes:
+        return bytes(_object.decode(raw).get("attributes", b"[]"))
 
     def buckets(self, raw: bytes) -> Buckets | None:
         point = _any.decode(raw)
@@ -153,6 +156,12 @@ class ProtoPoint:
 
     def attributes(self, raw: bytes) -> dict[str, Any]:
         return otlp_messages.key_values(_POINTS[self.kind].FromString(raw).attributes)
+
+    def attributes_raw(self, raw: bytes) -> bytes:
+        own = _POINTS[self.kind]()
+        own.attributes.extend(_POINTS[self.kind].FromString(raw).attributes)
+        found: bytes = own.SerializeToString()
+        return found
 
     def buckets(self, raw: bytes) -> Buckets | None:
         point = _POINTS[self.kind].FromString(raw)
