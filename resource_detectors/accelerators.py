@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors import files
-from grademl_otel.resource_detectors.facts import Facts, collect
+from grademl_otel.resource_detectors.partial import Facts, collect
 from grademl_otel.resource_detectors.places import Places, any_accelerator
 
 _MOST_DEVICES: Final = 256

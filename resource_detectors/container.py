@@ -10,7 +10,7 @@ from typing import Final
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors import files
-from grademl_otel.resource_detectors.facts import Facts
+from grademl_otel.resource_detectors.partial import Facts
 
 _LARGEST: Final = 1 << 19
 _ID: Final = "([0-9a-f]{64})"

@@ -17,10 +17,11 @@ from grademl_otel.identity import launcher_of, place_from_environment
 from grademl_otel.resource_detectors.accelerators import accelerator_facts
 from grademl_otel.resource_detectors.budget import Budget
 from grademl_otel.resource_detectors.container import container_facts
-from grademl_otel.resource_detectors.facts import SECONDS, SECONDS_WITHOUT, Facts
+from grademl_otel.resource_detectors.facts import SECONDS, SECONDS_WITHOUT
 from grademl_otel.resource_detectors.frameworks import framework_facts
 from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
 from grademl_otel.resource_detectors.launcher import job_facts
+from grademl_otel.resource_detectors.partial import Facts
 from grademl_otel.resource_detectors.places import any_accelerator
 from grademl_otel.resource_detectors.source import source_facts
 

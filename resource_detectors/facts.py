@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from grademl_otel.resource_detectors.budget import Budget
+from grademl_otel.resource_detectors.partial import Facts, collect
 
 if TYPE_CHECKING:
     from grademl_otel.resource_detectors.places import Places
-
-Fact = str | bool | int | list[str]
-Facts = dict[str, Fact]
 
 SECONDS: Final = 0.04
 """What takes long may cost this, all together, on a host with accelerators."""
@@ -71,17 +69,6 @@ def _accelerators(environ: Mapping[str, str], places: Places | None) -> Facts:
     from grademl_otel.resource_detectors.accelerators import accelerator_facts
 
     return accelerator_facts(environ, SECONDS, places)
-
-
-def collect(parts: Iterable[Callable[[], Facts]]) -> Facts:
-    """Return what all ``parts`` say; one that fails says nothing. What is empty is not known."""
-    found: Facts = {}
-    for part in parts:
-        try:
-            found.update({key: value for key, value in part().items() if value not in ("", [])})
-        except Exception:  # what this machine says may be anything; the others' facts are still worth having
-            continue
-    return found
 
 
 _looked_at: Facts | None = None

@@ -11,7 +11,7 @@ from typing import Final
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors.budget import Budget, OverBudget
-from grademl_otel.resource_detectors.facts import Facts
+from grademl_otel.resource_detectors.partial import Facts
 
 FRAMEWORKS: Final = (
     "accelerate", "catboost", "datasets", "deepspeed", "diffusers", "fairscale", "flash-attn", "flax",

@@ -13,7 +13,7 @@ from typing import Final
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors import files
-from grademl_otel.resource_detectors.facts import Facts
+from grademl_otel.resource_detectors.partial import Facts
 
 _TOLD: Final = (
     ("k8s.pod.name", ("K8S_POD_NAME", "POD_NAME", "MY_POD_NAME", "OTEL_RESOURCE_ATTRIBUTES_POD_NAME")),

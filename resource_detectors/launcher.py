@@ -13,7 +13,7 @@ from typing import Final
 from grademl_otel import semconv
 from grademl_otel.identity import launcher_of, place_from_environment
 from grademl_otel.resource_detectors import files
-from grademl_otel.resource_detectors.facts import Facts
+from grademl_otel.resource_detectors.partial import Facts
 
 _Variables = tuple[str, ...]
 

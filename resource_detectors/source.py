@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from grademl_otel import semconv
 from grademl_otel.resource_detectors import files
 from grademl_otel.resource_detectors.budget import Budget, OverBudget
-from grademl_otel.resource_detectors.facts import Facts, collect
+from grademl_otel.resource_detectors.partial import Facts, collect
 
 if TYPE_CHECKING:
     from grademl_otel.resource_detectors.git.repository import Repository

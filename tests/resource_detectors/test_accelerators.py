@@ -13,7 +13,7 @@ import pytest
 
 from grademl_otel import semconv
 from grademl_otel.resource_detectors.accelerators import accelerator_facts
-from grademl_otel.resource_detectors.facts import Facts
+from grademl_otel.resource_detectors.partial import Facts
 from grademl_otel.resource_detectors.places import Places, any_accelerator
 
 

@@ -27,10 +27,10 @@ from grademl_otel.resource_detectors.detectors import (
     JobResourceDetector,
     SourceResourceDetector,
 )
-from grademl_otel.resource_detectors.facts import Facts, collect
 from grademl_otel.resource_detectors.frameworks import framework_facts
 from grademl_otel.resource_detectors.kubernetes import kubernetes_facts
 from grademl_otel.resource_detectors.launcher import job_facts
+from grademl_otel.resource_detectors.partial import Facts, collect
 from grademl_otel.resource_detectors.source import source_facts
 
 from ..support import training
