@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         query,
         ranks,
         report,
+        resources,
         runs,
     )
     from grademl_otel.analyzers.errors import GrademlError
@@ -43,6 +44,7 @@ _HOMES = {
     "query": "api",
     "ranks": "api",
     "report": "api",
+    "resources": "api",
     "runs": "api",
     "ClockRule": "model.clocks",
     "GrademlError": "errors",
@@ -73,6 +75,7 @@ __all__ = [
     "ranks",
     "render",
     "report",
+    "resources",
     "runs",
     "to_dict",
 ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from grademl_otel.analyzers.errors import NothingFound, UsageError
 from grademl_otel.analyzers.queries import Query
@@ -21,6 +21,10 @@ from grademl_otel.analyzers.reporting.sections import BY
 from grademl_otel.analyzers.sources.registry import address
 from grademl_otel.analyzers.sources.servers.jaeger_address import asked_in, merged
 from grademl_otel.analyzers.subject import Subject, broken_off, open_query, read_subject, selection_of
+
+if TYPE_CHECKING:
+    from grademl_otel.analyzers.attribution.question import Question
+    from grademl_otel.analyzers.reporting.resources_document import ResourcesDocument
 
 PAGE_SECTIONS: Final = 2_000
 """Sections of the path, the longest, that a page holds as data."""
@@ -107,6 +111,16 @@ def ranks(query: Query) -> Answer[RanksDocument]:
     if len(about.run.ranks) < 2:
         raise NothingFound(f"run {about.run.run_id} has one rank here: there is nothing to compare it with")
     return Answer(ranks_of_run(about.telemetry, about.run, query.inferred), broken_off(about.telemetry))
+
+
+def resources(query: Query, question: Question | None = None) -> Answer[ResourcesDocument]:
+    """Answer `grademl resources`; NothingFound where no resource was observed."""
+    # Here, for what no other answer needs.
+    from grademl_otel.analyzers.attribution.answer import find
+    from grademl_otel.analyzers.reporting.of_resources import resources_document
+
+    about = read_subject(query)
+    return Answer(resources_document(about, find(about, question)), broken_off(about.telemetry))
 
 
 def each_attempt(query: Query) -> list[Query]:

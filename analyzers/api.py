@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from grademl_otel.analyzers.execution import ExecutionModel
     from grademl_otel.analyzers.exports.export import Exported
     from grademl_otel.analyzers.reporting.doctor_document import DoctorDocument
+    from grademl_otel.analyzers.reporting.resources_document import ResourcesDocument
     from grademl_otel.analyzers.sql.database import Database
     from grademl_otel.analyzers.sql.result import QueryResult
 
@@ -66,6 +67,41 @@ def runs(source: Address = None, **options: Any) -> RunsDocument:
 def ranks(source: Address = None, **options: Any) -> RanksDocument:
     """Return the ranks of a run side by side: who waits for whom, for how long, and for what."""
     return _whole(answers.ranks(_query(source, options)))
+
+
+def resources(
+    source: Address = None,
+    *,
+    by: str = "type",
+    phase: str | None = None,
+    metric: str | None = None,
+    depth: int | None = None,
+    rules: str | PathLike[str] | None = None,
+    metrics: Sequence[str | PathLike[str]] = (),
+    prometheus: Sequence[str] = (),
+    prometheus_headers: Mapping[str, str] | None = None,
+    csv: Sequence[str | PathLike[str]] = (),
+    **options: Any,
+) -> ResourcesDocument:
+    """Return what used which resources, and what was full, added up ``by`` type of phases, phase or rank.
+
+    ``phase`` and ``metric`` are patterns that select, ``depth`` how many levels below are told apart;
+    ``rules`` is a file; ``metrics``, ``prometheus`` and ``csv`` name what monitors know beside the source.
+    """
+    from grademl_otel.analyzers.attribution.question import Question
+
+    question = Question(
+        by,
+        phase,
+        metric,
+        depth,
+        rules,
+        tuple(metrics),
+        tuple(prometheus),
+        tuple(csv),
+        prometheus_headers or {},
+    )
+    return _whole(answers.resources(_query(source, options), question))
 
 
 def doctor(source: Address = None, **options: Any) -> DoctorDocument:

@@ -12,11 +12,12 @@ from typing import Final
 from grademl_otel.analyzers.errors import SourceError, UsageError
 
 COMMANDS: Final = (
-    "report", "runs", "critical-path", "path", "ranks", "diff", "check", "query", "export",
+    "report", "runs", "critical-path", "path", "ranks", "resources", "diff", "check", "query", "export",
     "pull", "push", "doctor", "completion", "help",
 )  # fmt: skip
 _ALSO: Final = {
     "list": "runs", "ls": "runs", "show": "report", "sql": "query", "compare": "diff", "stragglers": "ranks",
+    "metrics": "resources", "bottlenecks": "resources", "attribution": "resources",
     "perfetto": "export --to perfetto", "flamegraph": "export --to folded",
 }  # fmt: skip
 """What other tools call it."""

@@ -30,6 +30,7 @@ DOCUMENTS: Final = {
     "report": "reporting.document:ReportDocument",
     "critical_path": "reporting.document:CriticalPathDocument",
     "ranks": "reporting.document:RanksDocument",
+    "resources": "reporting.resources_document:ResourcesDocument",
     "runs": "reporting.document:RunsDocument",
     "doctor": "reporting.doctor_document:DoctorDocument",
     "diff": "comparison.document:DiffDocument",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from grademl_otel.analyzers.cli.attributing import resources
 from grademl_otel.analyzers.cli.comparing import check, diff
 from grademl_otel.analyzers.cli.completion import completion, words
 from grademl_otel.analyzers.cli.copying import pull, push
@@ -166,6 +167,7 @@ def help_(context: click.Context, name: str | None) -> None:
 
 
 grademl.add_alias("path", "critical-path")
+grademl.add_command(resources)
 grademl.add_command(diff)
 grademl.add_command(check)
 grademl.add_command(completion)

@@ -14,8 +14,9 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from grademl_otel.analyzers.printable import clean, clean_json
-from grademl_otel.analyzers.reporting.document import Document, to_dict
+from grademl_otel.analyzers.reporting.document import to_dict
 from grademl_otel.analyzers.secrecy import hidden
+from grademl_otel.analyzers.shown import Shown
 
 HEAD: Final = 90
 TAIL: Final = 28
@@ -53,7 +54,7 @@ def brief(text: str) -> Markup:
     return Markup('<span title="{}">{}</span>').format(bounded(text), short)
 
 
-def document_json(document: Document) -> Markup:
+def document_json(document: Shown) -> Markup:
     """Return ``document`` as JSON in a page, without secrets, of a long name the first `MOST` characters."""
     return plain_json(_cut(to_dict(document)))
 

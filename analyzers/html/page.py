@@ -59,9 +59,9 @@ def _rendered(about: Subject, document: ReportDocument) -> str:
         finding_tables.clocks(complete),
         run_tables.how_it_ended(document.ended, document.window.wall_ns),
     )
-    return _template().render(
+    return template().render(
+        verb="report",
         front=front(about, document),
-        notes_at_once=NOTES,
         parts=parts(document, charts),
         not_judged=not_judged(document.abstained)[:_NOT_JUDGED],
         behind=[table for table in behind if table is not None],
@@ -70,11 +70,19 @@ def _rendered(about: Subject, document: ReportDocument) -> str:
         report_json=document_json(document),
         report_name=f"grademl-report-{(document.source.run or 'traces')[:_SHORT_ID]}.json",
         charts_json=plain_json(charts.data),
-        style=_joined(_STYLES),
-        script=_joined(_SCRIPTS),
-        policy=_policy(),
-        version=__version__,
+        **fixed(),
     )
+
+
+def fixed() -> dict[str, object]:
+    """Return what is the same on every page."""
+    return {
+        "notes_at_once": NOTES,
+        "style": _joined(_STYLES),
+        "script": _joined(_SCRIPTS),
+        "policy": _policy(),
+        "version": __version__,
+    }
 
 
 def _commands(about: Subject, document: ReportDocument) -> list[tuple[str, str]]:
@@ -88,7 +96,8 @@ def _commands(about: Subject, document: ReportDocument) -> list[tuple[str, str]]
 
 
 @cache
-def _template() -> jinja2.Template:
+def template() -> jinja2.Template:
+    """Return the template of a page."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(_HERE),
         autoescape=True,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from grademl_otel.analyzers.graph.trees.tolerance import DEFAULT_TOLERANCE, OverlapTolerance
 from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import ReportDocument
+from grademl_otel.analyzers.reporting.resources_document import ResourcesDocument
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.sources.registry import SOURCE_VARIABLE
 from grademl_otel.analyzers.sources.servers.jaeger_address import asked_in, merged
@@ -20,7 +21,7 @@ from grademl_otel.analyzers.subject import selection_of
 from grademl_otel.version import __version__
 
 
-def provenance(document: ReportDocument) -> list[tuple[str, str]]:
+def provenance(document: ReportDocument | ResourcesDocument) -> list[tuple[str, str]]:
     """Return (what, value) of the source and of what read it."""
     source = document.source
     found = [("Source", source.uri), ("Traces", f"{source.traces:,}")]
@@ -34,7 +35,7 @@ def provenance(document: ReportDocument) -> list[tuple[str, str]]:
     return found
 
 
-def command(query: Query, document: ReportDocument, *what: str) -> str:
+def command(query: Query, document: ReportDocument | ResourcesDocument, *what: str) -> str:
     """Return the shell command that asks the same again; headers, which may be secret, are left out."""
     source = document.source
     words = ["grademl", *what, source.uri]

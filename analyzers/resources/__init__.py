@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The resource model: what phases use, as monitors saw it, from all places where they tell it.
 
-``analyzers.resources(...)`` asks the question of the same name: whoever has loaded this package finds it under
-that name, so it answers to being called.
+``analyzers.resources(...)`` asks the question of the same name: whoever has loaded this package finds it
+under that name, so it answers to being called.
 """
 
 from __future__ import annotations
