@@ -62,6 +62,7 @@ _PLATFORMS: Final[tuple[tuple[str, _Variables], ...]] = (
     ("kubernetes", ("KUBERNETES_SERVICE_HOST",)),
 )
 _LONGEST_LIST: Final = 1 << 16
+_IN_NAMES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+:@%,[]")
 
 
 def job_facts(environ: Mapping[str, str]) -> Facts:
@@ -93,7 +94,16 @@ def job_facts(environ: Mapping[str, str]) -> Facts:
 
 
 def _first(environ: Mapping[str, str], variables: _Variables) -> str:
-    return files.text(next((environ[name] for name in variables if environ.get(name)), ""))
+    return files.text(next((value for name in variables if (value := _told(environ, name))), ""))
+
+
+def _told(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if name == "LSB_JOBNAME" and not _IN_NAMES.issuperset(value):
+        return ""  # LSF calls a job that was given no name by its command, with all arguments
+    if name == "LSB_JOBINDEX" and value == "0":
+        return ""  # in no array
+    return value
 
 
 def _hosts(told: str) -> int:

@@ -91,6 +91,11 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
             {"LSB_JOBID": "5", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2"},
             {"grademl.job.id": "5", "grademl.job.launcher": "lsf", "grademl.job.rank": 1},
         ),
+        ({"LSB_JOBNAME": "train[1-9]", "LSB_JOBINDEX": "3"},
+         {"grademl.job.name": "train[1-9]", "grademl.job.index": "3"}),
+        # LSF calls a job that has no name by its command; one that is in no array has the index 0.
+        ({"LSB_JOBNAME": "python train.py --key hunter2", "LSB_JOBINDEX": "0"}, {}),
+        ({"LSB_JOBNAME": "KEY=hunter2"}, {}),
         (
             {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4"},
             {"grademl.job.launcher": "mpi", "grademl.job.rank": 3, "grademl.job.world_size": 4},
