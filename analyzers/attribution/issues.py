@@ -378,8 +378,8 @@ class _Search:
         run, notes = self.run, []
         if run.inferred:
             notes.append(
-                f"{run.inferred:,} of {run.inferred + run.known:,} dependencies are inferred from times alone: "
-                "what came later is taken to have waited"
+                f"{run.inferred:,} of {run.inferred + run.known:,} dependencies are inferred from times "
+                "alone: what came later is taken to have waited"
             )
         if run.contradicted:
             notes.append(

@@ -155,8 +155,13 @@ class _Builder:
 
     def _pieces(self) -> tuple[Gaps, IntArray]:
         """Return the pieces of all self time, and of each its phase."""
-        at = self._family()
-        found = gaps(self.parent[at], self.start[at], self.end[at], self.start, self.end)
+        at = np.flatnonzero((self.parent >= 0) & ~self.own)
+        of, beside = self.parent[at], self.beside[at]
+        # What runs beside takes nothing of its parent: it stands empty at its start.
+        start = np.where(beside, self.start[of], self.start[at])
+        end = np.where(beside, self.start[of], self.end[at])
+        order = np.lexsort((start, of))
+        found = gaps(of[order], start[order], end[order], self.start, self.end)
         of_parent = np.full(len(self.phases), -1, np.int64)
         own = np.flatnonzero(self.own)
         of_parent[self.parent[own]] = own
