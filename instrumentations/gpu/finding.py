@@ -9,10 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from grademl_otel.instrumentations.gpu.device import Device
+from grademl_otel.instrumentations.gpu.plausible import within
 from grademl_otel.sampling.source import Reading, Source, SourceGone
 
 PATIENCE_S: Final = 2.0
 """For GPUs to say who they are; those that take longer are found by a later scan."""
+
+_MOST: Final = 256
+"""GPUs of a host; each has threads of its own."""
 
 
 class Gpu(Source, Protocol):
@@ -59,7 +63,8 @@ class Finder(Generic[T]):
         return list(self._known.values())
 
     def find(self, count: int) -> list[Source]:
-        """Ask so many GPUs; return the sources of all of them."""
+        """Ask so many GPUs; return the sources of all of them. Raises `Implausible`."""
+        within(count, _MOST, "a count of GPUs")
         for index in range(count):
             asked = self._asked.get(index)
             if asked is None or not asked.is_alive():

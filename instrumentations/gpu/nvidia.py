@@ -11,7 +11,7 @@ from grademl_otel.convert.spans import Attributes
 from grademl_otel.instrumentations.gpu import nvml
 from grademl_otel.instrumentations.gpu.device import Device, pci_id
 from grademl_otel.instrumentations.gpu.finding import Finder
-from grademl_otel.instrumentations.gpu.nvidia_gpu import NvidiaGpu, raw, text, within_count
+from grademl_otel.instrumentations.gpu.nvidia_gpu import NvidiaGpu, raw, text
 from grademl_otel.instrumentations.gpu.probes import Verdict, tell
 from grademl_otel.sampling.source import Source
 
@@ -46,7 +46,7 @@ class NvidiaProvider:
         generation = library.generation
         try:
             with library.call():
-                count = within_count(library.api.nvmlDeviceGetCount())
+                count = library.api.nvmlDeviceGetCount()
         except Exception as error:
             library.failed(generation, error)
             raise

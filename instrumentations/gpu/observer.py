@@ -6,7 +6,7 @@ a thread make those of the catalog, and start to sample; what was read is there 
 Nothing is loaded before, so that programs that end soon pay nothing. Silent are
 
 * a process whose training is recorded by a relay, which samples for all ranks, and workers of its loaders;
-* a process beside a relay that sends this host's metrics to the same place;
+* a process beside a relay that sends metrics of GPUs to the same place;
 * all but one of the processes that report to the same place, as the workers of a server do;
 * a program without a collector: where none was named, and none is there;
 * a program at its end: with a collector that does not answer, anything to send would keep it for seconds.
@@ -174,7 +174,7 @@ class Observer:
         elections = self._elections = self._elections or self._ballot()
         if elections is None:
             return False
-        if elections.others(election.SENDS):
+        if elections.others(election.SENDS_GPUS):
             elections.give_back(election.SENDS_OF_ITS_OWN)
             return True
         return not elections.mine(election.SENDS_OF_ITS_OWN)

@@ -422,6 +422,14 @@ def test_no_gpu_at_all(tmp_path: Path, provider: NvidiaProvider) -> None:
 # Calls that hang
 
 
+def test_a_count_that_cannot_be_starts_no_threads(
+    a100: nvml.Control, provider: NvidiaProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2**32 - 1)
+    with pytest.raises(Implausible, match="a count of GPUs of 4294967295"):
+        provider.sources()
+
+
 def test_a_gpu_that_hangs_does_not_stop_the_others(a100: nvml.Control, provider: NvidiaProvider) -> None:
     sampler = Sampler([provider], interval_s=0.05)
     sampler.start()
