@@ -8,6 +8,7 @@ from typing import Final
 Section = dict[str, str]
 """Values by ``section.key`` or ``section.subsection.key``; the last wins. Subsections keep their case."""
 
+_MARKS: Final = frozenset('\\"#;')
 _ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
 
 
@@ -34,6 +35,10 @@ def _header(line: str) -> tuple[str, str]:
     if not quote or "]" in head:
         head, bracket, rest = line[1:].partition("]")
         return (_name(head) if bracket else ""), rest.strip()
+    plain, quote, end = rest.partition('"')
+    if "\\" not in plain and end.startswith("]"):  # as git writes them
+        name = _name(head)
+        return (f"{name}.{plain}" if name else ""), end[1:].strip()
     subsection: list[str] = []
     escaped = False
     for at, c in enumerate(rest):
@@ -64,6 +69,8 @@ def is_true(settings: Section, key: str, default: bool) -> bool:
 
 def _value(raw: str) -> str:
     """Without quotes, escapes and comments."""
+    if _MARKS.isdisjoint(raw):
+        return raw.strip()
     value: list[str] = []
     quoted = escaped = False
     for c in raw.strip():
