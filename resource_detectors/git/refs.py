@@ -11,6 +11,7 @@ from grademl_otel.resource_detectors.git.repository import Repository
 
 _LINKS: Final = 5
 _MOST_PACKED: Final = 1 << 23
+_MOST_SEARCHED: Final = 1 << 20
 _BRANCHES: Final = b"refs/heads/"
 _OF_ONE_TREE: Final = (b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/")
 _REPLACED: Final = b"refs/replace/"
@@ -45,9 +46,9 @@ def head(repository: Repository) -> Head:
 
 
 def any_replaced(repository: Repository) -> bool:
-    """Whether git takes other objects in place of some (`git replace`)."""
+    """Whether git takes other objects in place of some (`git replace`); no where there are very many refs."""
     folder = os.fsdecode(os.path.join(repository.common, _REPLACED))
-    packed = files.read(os.path.join(repository.common, b"packed-refs"), _MOST_PACKED) or b""
+    packed = files.read(os.path.join(repository.common, b"packed-refs"), _MOST_SEARCHED) or b""
     return next(files.names(folder, 1), None) is not None or b" " + _REPLACED in packed
 
 
