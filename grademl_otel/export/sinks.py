@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from grademl_otel import marks, semconv
 from grademl_otel.config import FILE, OTLP, Settings
 from grademl_otel.convert.spans import Metric, Resource, Span
 from grademl_otel.export.filestore import METRICS, TRACES, FileStore, run_folder
-from grademl_otel.export.interval import metrics_every_ns
+from grademl_otel.export.interval import Thinning, metrics_every_ns
 from grademl_otel.export.ledger import Counts, Ledger
 from grademl_otel.export.otlpjson import metric_line, trace_line
 from grademl_otel.pump import Sink
@@ -29,6 +30,7 @@ class FileSink:
         self._store = store
         self._resource = resource
         self._ledger = Ledger()
+        self._thinning = Thinning()
         self.taken = 0
         self.delivered = 0
 
@@ -50,7 +52,8 @@ class FileSink:
                 self._ledger.add(semconv.UNSENT_DROPPED, len(group))
 
     def take_metrics(self, metrics: Sequence[Metric], final: bool) -> None:
-        self._store.append(METRICS, metric_line(self._resource, metrics))
+        if self._thinning.takes(time.perf_counter_ns()) or final:
+            self._store.append(METRICS, metric_line(self._resource, metrics))
 
     def close(self) -> None:
         self._store.close()

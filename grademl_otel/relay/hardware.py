@@ -21,17 +21,18 @@ from grademl_otel.config import FILE, OTLP, Settings
 from grademl_otel.convert.bounds import table_bytes_of_run, table_bytes_per_part
 from grademl_otel.convert.spans import Metric, Resource, Span
 from grademl_otel.export.filestore import METRICS, FileStore, existing_folder
+from grademl_otel.export.interval import Thinning
 from grademl_otel.export.otlpjson import metric_line
 from grademl_otel.export.sinks import Sinks
 from grademl_otel.pump import Alone, Beside, Sink
 from grademl_otel.relay.hostresource import host_resource
 from grademl_otel.relay.processes import JobProcesses
 from grademl_otel.sampling.bins import LONGEST_KEPT, SECOND, Bins
-from grademl_otel.sampling.election import SENDS, Elections
+from grademl_otel.sampling.election import SENDS, SENDS_GPUS, Elections
 from grademl_otel.sampling.export import metrics_of_samples
 from grademl_otel.sampling.resource_table import fitting
 from grademl_otel.sampling.roots import Roots
-from grademl_otel.sampling.sampler import Sampler
+from grademl_otel.sampling.sampler import Sample, Sampler
 from grademl_otel.sampling.source import Provider, Reading, Source
 
 _log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ class Hardware:
         if len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
         self._bins.disown(run.key)
-        self._keep_metrics([run])
+        self._keep_metrics([run], final=True)
         self._send_metrics(run.info)
         if not self._runs:
             self._elections.give_back(SENDS)  # another relay may have runs, and this one has nothing to send
@@ -222,35 +223,57 @@ class Hardware:
 
     # --- Metrics of the host ----------------------------------------------------------------------------
 
-    def _metrics(self) -> list[Metric]:
-        return metrics_of_samples(self._sampler.latest(), self._unix_offset) if self._sampler else []
+    def _samples(self) -> list[Sample]:
+        return self._sampler.latest() if self._sampler else []
+
+    def _own(self, samples: Iterable[Sample], place: str) -> tuple[list[Sample], list[str]]:
+        """Return those of ``samples`` that this relay is to tell at ``place``, and what they are of.
+
+        The host is told by one relay, and so is each GPU: a container may have been given others than its
+        neighbours.
+        """
+        is_own: dict[str, bool] = {}
+        own = []
+        for sample in samples:
+            attributes = sample.series.attributes
+            what = f"{place} {attributes.get('hw.id')}" if attributes.get("hw.type") == "gpu" else place
+            if what not in is_own:
+                is_own[what] = self._elections.mine(what)
+            if is_own[what]:
+                own.append(sample)
+        return own, [what.removeprefix(place) for what, mine in is_own.items() if mine]
 
     def _send_metrics(self, of_last: marks.RunInfo | None = None) -> None:
-        """Send what is known to the collector, once per host, if a run wants that.
-
-        Where another relay of this host sends to the same place, that one does.
-        """
+        """Send what is known to the collector, once per host, if a run wants that."""
         infos = [run.info for run in self._runs.values()] + ([of_last] if of_last else [])
         if not any(info.metrics and OTLP in info.exporters for info in infos) or self._resource is None:
             return
-        metrics = self._metrics()
-        if metrics and self._elections.mine(SENDS):
+        samples, things = self._own(self._samples(), SENDS)
+        if any(things):
+            self._elections.mine(SENDS_GPUS)
+        if samples:
             if self._otlp is None:
                 self._otlp = self._sinks.open_otlp(self._resource)
-            self._otlp.take_metrics(metrics, final=False)
+            self._otlp.take_metrics(metrics_of_samples(samples, self._unix_offset), final=False)
 
-    def _keep_metrics(self, runs: Iterable[_Run]) -> None:
-        """Append what is known to the folders of ``runs``, of those that have one by now."""
-        line = b""
+    def _keep_metrics(self, runs: Iterable[_Run], final: bool = False) -> None:
+        """Append what is known to the folders of ``runs``, of those that have one by now and are due."""
+        samples: list[Sample] = []
+        lines: dict[tuple[str, ...], bytes] = {}
         for run in runs:
             if not run.info.metrics or FILE not in run.info.exporters or self._resource is None:
                 continue
             if not run.has_store() or run.store is None:
                 continue
-            if not line and (metrics := self._metrics()):
-                line = metric_line(self._resource, metrics)
-            if line and self._elections.mine(f"files {run.store.folder}"):
-                run.store.append(METRICS, line)
+            if not run.thinning.takes(time.perf_counter_ns()) and not final:
+                continue
+            samples = samples or self._samples()
+            own, things = self._own(samples, f"files {run.store.folder}")
+            if own:
+                key = tuple(things)
+                if key not in lines:
+                    lines[key] = metric_line(self._resource, metrics_of_samples(own, self._unix_offset))
+                run.store.append(METRICS, lines[key])
 
 
 class _Run:
@@ -264,6 +287,7 @@ class _Run:
         """Number of the first bin that no span of this run has told."""
         self.store: FileStore | None = None
         """The run's folder, once a rank has made it."""
+        self.thinning = Thinning()
         self._bins = bins
         self._end_ns = 0
         """The latest end of a run span, in ns of perf_counter."""

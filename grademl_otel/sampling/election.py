@@ -19,6 +19,8 @@ from grademl_otel.locks import elect, holds, lock_path, retire
 
 SENDS: Final = "otlp"
 """Held by the relay that sends the metrics of this host to the place that its settings name."""
+SENDS_GPUS: Final = f"{SENDS} GPUs"
+"""Held by one that sends metrics of GPUs there: not every relay can read them."""
 SENDS_OF_ITS_OWN: Final = "otlp, through a provider"
 """Held by the process that samples GPUs and reports them through its own meter provider."""
 
@@ -69,10 +71,9 @@ class Elections:
             os.close(descriptor)
 
     def give_back(self, what: str) -> None:
-        """Let another process do ``what``."""
-        lock = self._locks.pop(what, None)
-        if lock is not None:
-            retire(self._folder, self._digest(what), lock)
+        """Let another process do ``what``, and each part of it: what begins with that and a space."""
+        for part in [held for held in self._locks if f"{held} ".startswith(f"{what} ")]:
+            retire(self._folder, self._digest(part), self._locks.pop(part))
 
     def close(self) -> None:
         """Give everything back."""

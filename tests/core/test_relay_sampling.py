@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +23,13 @@ from grademl_otel.catalog.metric import COUNTER, GAUGE, UPDOWN, Metric
 from grademl_otel.config import Settings
 from grademl_otel.convert.spans import Metric as Exported
 from grademl_otel.convert.spans import Resource, Span
+from grademl_otel.export.interval import Thinning
 from grademl_otel.pump import Alone, Beside
 from grademl_otel.relay.hardware import Hardware
 from grademl_otel.relay.hostresource import host_resource
 from grademl_otel.relay.processes import JobProcesses
 from grademl_otel.sampling.bins import Bins
+from grademl_otel.sampling.election import SENDS_GPUS, Elections
 from grademl_otel.sampling.source import Provider, Reading, Series, Source, SourceGone
 
 from ..support.mark_script import INFO, OFFSET, RUN_ID, S
@@ -59,10 +62,12 @@ class Way:
 class Counting:
     """A provider with one source, which counts its readings."""
 
-    def __init__(self, name: str = "fake", act: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, name: str = "fake", act: Callable[[], None] = lambda: None, kind: str = "network"
+    ) -> None:
         self.name = name
         self.act = act
-        self.series = Series(RECEIVED, {"hw.id": name}, name)
+        self.series = Series(RECEIVED, {"hw.id": name, "hw.type": kind}, name)
         self.readings = 0
 
     def sources(self) -> Sequence[Source]:
@@ -321,14 +326,14 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., tuple[Hardware, list[Beside]
     """Starts a relay's sampling with a ring for each info."""
     started: list[Hardware] = []
 
-    def begin(way: Way, *infos: marks.RunInfo, **environ: str) -> tuple[Hardware, list[Beside]]:
-        provider = Counting()
-        made = hardware(tmp_path, [provider], way, **environ)
+    def begin(way: Way, *infos: marks.RunInfo, gpus: str = "") -> tuple[Hardware, list[Beside]]:
+        providers = [Counting(), *(Counting(gpu, kind="gpu") for gpu in gpus)]
+        made = hardware(tmp_path, providers, way)
         started.append(made)
         rings = [made.beside(os.getpid(), alive=False) for _ in infos]
         for ring, info in zip(rings, infos, strict=True):
             ring.begin(info, time.perf_counter_ns())
-        until(made._metrics)
+        until(lambda: {sample.series.device for sample in made._samples()} >= {"fake", *gpus})
         return made, rings
 
     yield begin
@@ -384,6 +389,64 @@ def test_one_relay_of_a_host_sends_to_a_collector(begun: Any, tmp_path: Path) ->
     second.turn(due(second) + 3600 * S)
     assert [len(way.taken) for way in ways] == [2, 1]
     assert not list(tmp_path.glob("*-0000*"))
+
+
+def devices(metrics: Sequence[Exported]) -> list[Any]:
+    points = [point for metric in metrics if metric.name == "hw.network.io" for point in metric.points]  # type: ignore[union-attr]
+    return [point.attributes["hw.id"] for point in points]
+
+
+def test_each_gpu_is_told_by_a_relay_that_sees_it(begun: Any, tmp_path: Path) -> None:
+    """As in containers that share a /dev/shm, each with GPUs of its own, and where NVML is missing."""
+    ways = [Way(), Way(), Way()]
+    info = replace(INFO, exporters=("otlp", "file"), store=str(tmp_path))
+    (tmp_path / f"x-{RUN_ID}").mkdir()
+    (bare, rings), (first, its_rings), (second, _) = (
+        begun(way, info, gpus=gpus) for way, gpus in zip(ways, ("", "ab", "bc"), strict=True)
+    )
+    observer = Elections(tmp_path, DIGEST)
+    bare.turn(due(bare))
+    assert not observer.others(SENDS_GPUS)
+    for made in (first, second):
+        made.turn(due(made))
+    assert observer.others(SENDS_GPUS)
+    assert [[devices(each) for each in way.taken] for way in ways] == [[["fake"]], [["a", "b"]], [["c"]]]
+    written = (tmp_path / f"x-{RUN_ID}" / "metrics.jsonl").read_bytes()
+    assert [sorted(devices_written(line)) for line in written.splitlines()] == [["fake"], ["a", "b"], ["c"]]
+    its_rings[0].end()
+    rings[0].end()
+    second.turn(due(second) + 3600 * S)
+    assert devices(ways[2].taken[-1]) == ["fake", "b", "c"]
+
+
+def devices_written(line: bytes) -> list[str]:
+    (group,) = json.loads(line)["resourceMetrics"]
+    return [
+        attribute["value"]["stringValue"]
+        for metric in group["scopeMetrics"][0]["metrics"]
+        if metric["name"] == "hw.network.io"
+        for point in metric["sum"]["dataPoints"]
+        for attribute in point["attributes"]
+        if attribute["key"] == "hw.id"
+    ]
+
+
+def test_files_of_long_runs_get_metrics_less_often(begun: Any, tmp_path: Path) -> None:
+    thinning = Thinning()
+    taken = [second for second in range(0, 86_400, 10) if thinning.takes(second * S)]
+    assert taken[:14] == [*range(0, 120, 10), 130, 150]
+    assert {after - before for before, after in pairwise(taken[-100:])} == {60}
+    assert max(after - before for before, after in pairwise(taken)) == 60
+
+    made, rings = begun(Way(), replace(INFO, store=str(tmp_path)))
+    folder = tmp_path / f"x-{RUN_ID}"
+    folder.mkdir()
+    (run,) = made._runs.values()
+    assert all(run.thinning.takes(at) for at in (0, time.perf_counter_ns()))
+    made.turn(due(made))
+    assert not (folder / "metrics.jsonl").exists()
+    rings[0].end()
+    assert len((folder / "metrics.jsonl").read_bytes().splitlines()) == 1  # the last values are always there
 
 
 def test_no_metrics_where_the_user_wants_none(begun: Any, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from grademl_otel.instrumentations.gpu import observer as observing
 from grademl_otel.instrumentations.gpu.instrumentor import GpuInstrumentor
 from grademl_otel.lifecycle import session
 from grademl_otel.ring.place import private_folder
-from grademl_otel.sampling.election import SENDS, SENDS_OF_ITS_OWN, Elections
+from grademl_otel.sampling.election import SENDS, SENDS_GPUS, SENDS_OF_ITS_OWN, Elections
 from grademl_otel.sampling.source import Reading, Series, Source
 
 WAIT_S = 60
@@ -236,14 +236,15 @@ def test_silent_while_a_relay_samples_and_in_workers(
 def test_silent_beside_a_relay_that_sends_to_the_same_place(cards: list[Card], tmp_path: Path) -> None:
     folder = private_folder(tmp_path / f"grademl-{os.getuid()}")
     relay = Elections(folder, destination_digest(os.environ))
-    assert relay.mine(SENDS)
+    assert relay.mine(SENDS_GPUS)
     provider, reader = provided()
     GpuInstrumentor().instrument(meter_provider=provider)
     assert (collected(reader), collected(reader), cards) == ({}, {}, [])
     relay.close()
+    assert relay.mine(SENDS), "one that has no GPUs to tell of"
     collected(reader)
     assert until(lambda: collected(reader).get("hw.temperature"))
-    assert relay.mine(SENDS)
+    assert relay.mine(SENDS_GPUS)
     assert collected(reader) == {}
     until(lambda: all(card.closed for card in cards))
 
