@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -31,7 +32,7 @@ from tests.support.monitored import (
     with_table,
 )
 
-EVERY = range(11)
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "document_resources.py"
 Piece = tuple[float, float, float]
 
 
@@ -565,3 +566,13 @@ def test_no_csv_and_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"time,\xff\xfe\x00")
     with pytest.raises(UsageError, match="not CSV in UTF-8"):
         resources_of(about, ResourceSettings(csv=(str(tmp_path / "binary.csv"),)))
+
+
+def test_the_page_has_the_table_that_the_code_has() -> None:
+    spec = importlib.util.spec_from_file_location("document_resources", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    there = (TOOL.parents[1] / "docs" / "resources.md").read_text("utf-8")
+    assert tool.page(there) == there, "run tools/document_resources.py"
