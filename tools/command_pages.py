@@ -29,6 +29,7 @@ SEE_ALSO: Final = {
     "runs": ("runs.md", "sources.md"),
     "critical-path": ("critical-path.md", "profiles.md"),
     "ranks": ("ranks.md", "collectives.md"),
+    "resources": ("attribution.md", "hardware.md"),
     "query": ("tables.md",),
     "diff": ("comparing.md",),
     "check": ("comparing.md",),

@@ -17,10 +17,11 @@ from typing import Final
 import jinja2
 from markupsafe import Markup
 
+from grademl_otel.analyzers.errors import NothingFound
 from grademl_otel.analyzers.html import finding_tables, run_tables
 from grademl_otel.analyzers.html.charts import draw
 from grademl_otel.analyzers.html.charts.palette import telling_apart
-from grademl_otel.analyzers.html.contents import parts
+from grademl_otel.analyzers.html.contents import Part, parts
 from grademl_otel.analyzers.html.embedding import bounded, brief, document_json, plain_json, printable
 from grademl_otel.analyzers.html.front import NOTES, front
 from grademl_otel.analyzers.html.provenance import command, provenance
@@ -62,7 +63,7 @@ def _rendered(about: Subject, document: ReportDocument) -> str:
     return template().render(
         verb="report",
         front=front(about, document),
-        parts=parts(document, charts),
+        parts=[*parts(document, charts), *_resources(about)],
         not_judged=not_judged(document.abstained)[:_NOT_JUDGED],
         behind=[table for table in behind if table is not None],
         provenance=provenance(document),
@@ -72,6 +73,20 @@ def _rendered(about: Subject, document: ReportDocument) -> str:
         charts_json=plain_json(charts.data),
         **fixed(),
     )
+
+
+def _resources(about: Subject) -> list[Part]:
+    """Return the sections on resources; none where none was observed."""
+    # Here, for what most runs have not.
+    from grademl_otel.analyzers.attribution.answer import find
+    from grademl_otel.analyzers.html.resource_part import resource_parts
+    from grademl_otel.analyzers.reporting.of_resources import resources_document
+
+    try:
+        found = find(about)
+    except NothingFound:
+        return []
+    return resource_parts(found, resources_document(about, found))
 
 
 def fixed() -> dict[str, object]:

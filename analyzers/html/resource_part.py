@@ -24,13 +24,13 @@ _NOTES: Final = (
 )
 
 
-def resource_parts(found: Found, document: ResourcesDocument) -> list[Part]:
-    """Return the sections about ``found``, which ``document`` tells of."""
+def resource_parts(found: Found, document: ResourcesDocument, with_verdict: bool = True) -> list[Part]:
+    """Return the sections about ``found``, of which ``document`` tells; the verdict is in none without it."""
     parts = [
         Part(
             "part-bottlenecks",
             "Bottlenecks",
-            said=document.verdict,
+            said=document.verdict if with_verdict else [],
             charts=[chart] if (chart := _bottlenecks(found)) is not None else [],
             tables=[table] if (table := resource_tables.bottlenecks(document)) is not None else [],
             folded=[table] if (table := resource_tables.issues(document)) is not None else [],

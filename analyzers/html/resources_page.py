@@ -35,7 +35,7 @@ def resources_page(about: Subject, found: Found, document: ResourcesDocument) ->
         return template().render(
             verb="resources",
             front=_front(document),
-            parts=resource_parts(found, document),
+            parts=resource_parts(found, document, with_verdict=False),
             not_judged=[_untold(one) for one in document.abstained],
             behind=[table for table in behind if table is not None],
             provenance=provenance(document),

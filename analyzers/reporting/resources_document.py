@@ -110,7 +110,7 @@ class BottleneckEntry:
     uniquely_ns: int
     """Of that: nothing else was full."""
     gain_ns: int
-    """They would take so much less if the resource were endlessly fast, and uses of others took as long: an upper
+    """They would take so much less if it were endlessly fast, and the use of others took as long: an upper
     bound of each alone; never to be added up."""
 
 

@@ -22,10 +22,10 @@ def shortened(paths: Sequence[str]) -> tuple[str, list[str]]:
     """Return (what all ``paths`` begin with, what is left of each): of each one level at least."""
     split = [levels(path) for path in paths]
     common = 0
-    if len(split) > 1:
-        least = min(map(len, split)) - 1
-        while common < least and len({each[common] for each in split}) == 1:
-            common += 1
+    # Self time is that of something: it does not stand alone.
+    least = min((len(each) - 1 - (each[-1:] == [SELF_NAME]) for each in split), default=0)
+    while common < least and len({each[common] for each in split}) == 1:
+        common += 1
     begin = "".join(f"/{level}" for level in split[0][:common]) if split else ""
     return begin, ["/".join(each[common:]) or "/" for each in split]
 

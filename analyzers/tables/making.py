@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from grademl_otel.analyzers.subject import Subject
+from grademl_otel.analyzers.tables.attributed import ATTRIBUTED, attributed
 from grademl_otel.analyzers.tables.budget import BUDGET, budget
 from grademl_otel.analyzers.tables.material import Material, material
 from grademl_otel.analyzers.tables.metrics import METRICS, metrics
@@ -39,6 +40,7 @@ _TABLES: Final[tuple[tuple[TableSchema, Callable[[Material], Makers]], ...]] = (
     (STEP_PHASES, step_phases),
     (PHASES, phases),
     (METRICS, metrics),
+    (ATTRIBUTED, attributed),
     (PATH, path),
     (BUDGET, budget),
     (RUNS, runs),
@@ -91,4 +93,6 @@ def why_empty(about: Subject, name: str) -> str | None:
         return f"path: no trace of {uri} matches the selection"
     if name == METRICS.name:
         return material(about).why_no_points or "metrics: none of this part of the run"
+    if name == ATTRIBUTED.name:
+        return f"attributed: {material(about).why_not_attributed or 'no phase uses what was observed'}"
     return f"{name}: {uri} has none"

@@ -22,6 +22,7 @@ from grademl_otel.analyzers.model.metrics import MetricPoints
 from grademl_otel.analyzers.subject import Subject, open_query, selection_of
 
 if TYPE_CHECKING:
+    from grademl_otel.analyzers.attribution.answer import Found
     from grademl_otel.analyzers.execution.whole import ExecutionModel
     from grademl_otel.analyzers.graph import Sections
 
@@ -43,6 +44,7 @@ class Material:
     def __init__(self, about: Subject) -> None:
         self.about = about
         self.why_no_points: str | None = None
+        self.why_not_attributed: str | None = None
 
     @property
     def run(self) -> Run | None:
@@ -107,6 +109,17 @@ class Material:
             return read_metrics(open_query(self.about.query), selection_of(self.about.query))
         except NothingFound as reason:
             self.why_no_points = str(reason)
+            return None
+
+    @cached_property
+    def attributed(self) -> Found | None:
+        """Resources, attributed to phases; None where none was observed: `why_not_attributed`."""
+        from grademl_otel.analyzers.attribution.answer import find
+
+        try:
+            return find(self.about)
+        except NothingFound as reason:
+            self.why_not_attributed = str(reason)
             return None
 
     @cached_property

@@ -15,6 +15,7 @@ from grademl_otel.analyzers.exports.perfetto.lanes import Arrows, write_lanes
 from grademl_otel.analyzers.exports.perfetto.missing import write_missing
 from grademl_otel.analyzers.exports.perfetto.packets import Packets
 from grademl_otel.analyzers.exports.perfetto.path import jumps_of, write_path
+from grademl_otel.analyzers.exports.perfetto.resources import write_resources
 from grademl_otel.analyzers.exports.perfetto.slices import Slices, pids
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables.material import material
@@ -37,7 +38,7 @@ def write(about: Subject, file: IO[bytes]) -> dict[str, int]:
     jumps = jumps_of(made.made_path, found)
     write_lanes(found, packets, processes, Arrows.of(jumps, sections))
     tracks: dict[Hashable, int] = {key: processes[number] for key, number in found.slices.keys.items()}
-    samples = write_counters(made, packets, tracks)
+    samples = write_counters(made, packets, tracks) + write_resources(about, packets)
     packets.finish()
     counts = {
         "spans": len(found.slices) - found.from_table,

@@ -111,12 +111,7 @@ def _axis(use: Use, top: float) -> Iterator[str]:
     yield line("0", bottom, "100%", bottom, "base")
     if use.capacity is not None:
         y = bottom - PLOT * use.capacity / top
-        yield text(
-            "0",
-            y - 3 if y > TOP + 3 else y + 11,
-            f"all there is: {value_in_words(use.capacity, use.unit)}",
-            "height",
-        )
+        yield text("0", y - 3, f"all there is: {value_in_words(use.capacity, use.unit)}", "height")
     else:
         yield text("0", TOP - 3, f"{value_in_words(top, use.unit)}; nobody told the capacity", "height")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BINS: Final = 240
 ROWS: Final = 12
-"""Keys that have a strip: those that take most time."""
+"""Keys that are looked at: those that take most time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Strips:
     known: BoolArray
     """(keys, bins) Whether the key ran then, and it is known how full anything was that it uses."""
     omitted: int
-    """Keys without a strip."""
+    """Keys that are not looked at."""
 
 
 def bottlenecks_over_time(
@@ -78,11 +78,12 @@ def bottlenecks_over_time(
         return None
     share = np.divide(full, time[:, None, :], out=np.zeros_like(full), where=time[:, None, :] > 0)
     used = [at for at in range(len(names)) if share[:, at].any()]
+    there = np.flatnonzero(known.any(axis=1))
     return Strips(
-        list(keys.names[:rows]),
+        [keys.names[row] for row in there.tolist()],
         [names[at] for at in used],
-        np.minimum(share[:, used], 1.0),
-        known,
+        np.minimum(share[there][:, used], 1.0),
+        known[there],
         len(keys.names) - rows + keys.omitted,
     )
 
