@@ -21,6 +21,7 @@ import numpy.typing as npt
 from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 from grademl_otel.analyzers.attribution.observations import EXACT, NONE
 from grademl_otel.analyzers.attribution.usage import Attribution
+from grademl_otel.analyzers.model.arrays import distinct
 
 NOT_FULL: Final = 0
 LOCAL: Final = 1
@@ -90,15 +91,15 @@ def utilizations(parts: Sequence[Part], within: tuple[IntArray, IntArray] | None
 
 def _edges(edges: Sequence[IntArray], within: tuple[IntArray, IntArray] | None) -> IntArray:
     """Return all ``edges``, each once, sorted; only those ``within`` intervals, and the ends of these."""
-    distinct = list({id(each): each for each in edges}.values())
+    all_of_them = list({id(each): each for each in edges}.values())
     if within is None:
-        return np.unique(np.concatenate(distinct))
+        return distinct(np.concatenate(all_of_them))
     start, end = np.sort(within[0]), np.sort(within[1])
     found = [start, end]
-    for each in distinct:
+    for each in all_of_them:
         begun, ended = np.searchsorted(start, each, "right"), np.searchsorted(end, each, "left")
         found.append(each[begun > ended])
-    return np.unique(np.concatenate(found))
+    return distinct(np.concatenate(found))
 
 
 @dataclass(frozen=True, eq=False)

@@ -197,7 +197,7 @@ class _Search:
         changes = self._bottlenecks()
         found = self._simulated(changes, simulated, free_durations)
         found += self._balanced(simulated, free, free_durations)
-        found = [one for one in found if one.gain or one.most or len(one.affected)]
+        found = [one for one in found if one.most > 0 or len(one.affected)]
         found.sort(key=lambda one: (-one.gain, -one.most, one.kind, one.cause, one.target))
         return Issues(
             model=self.model,
@@ -293,7 +293,9 @@ class _Search:
             columns = free.copy()
             columns[exchange.members] = exchange.balanced(free_base)
             took = self._durations(columns)
-            gains = np.where(took >= 0, free_base - took, 0)
+            # It is a gain of what holds both who gives work away and who takes it.
+            holds = self._of_types(exchange.scope) & (took >= 0)
+            gains = np.where(holds, free_base - took, 0)
             change = _Change(
                 IMBALANCE,
                 self.model.types.path(exchange.scope),
@@ -305,7 +307,14 @@ class _Search:
             gain = float(self._of_tops(gains).mean())
             least = 0.0 if self.run.waits.any() else gain
             found.append(self._issue(change, gains, free_base, min(least, gain), gain))
-        return [one for one in found if one.gain > 0 or (one.gains > 0).any()]
+        return [one for one in found if (one.gains > 0).any()]
+
+    def _of_types(self, kind: int) -> BoolArray:
+        """Return the mask of the phases of type ``kind`` and of all that such are part of."""
+        mask = np.zeros(len(self.model.types), np.bool_)
+        mask[[kind, *self.model.types.ancestors(kind)]] = True
+        found: BoolArray = mask[self.model.phases.type]
+        return found
 
     def _issue(self, change: _Change, gains: IntArray, base: IntArray, least: float, most: float) -> Issue:
         affected = self.inner[gains[self.inner] != 0]
