@@ -130,11 +130,13 @@ class _Reading:
 
     def _csv(self, file: str) -> Told:
         found = of_csv(file)
+        hosts = self.machines.hosts
         for ix, one in enumerate(found.series):
+            if one.place.host is None and len(hosts) == 1:
+                one = replace(one, place=replace(one.place, host=hosts[0]))
             shift = self._shift_of_machine(self.machines.of(one.place.host)) if one.place.host else 0
-            if shift:
-                seen = Averages(one.seen.start - shift, one.seen.end - shift, one.seen.value)
-                found.series[ix] = replace(one, seen=seen)
+            seen = Averages(one.seen.start - shift, one.seen.end - shift, one.seen.value)
+            found.series[ix] = replace(one, seen=seen)
         return found
 
     @property
@@ -261,7 +263,7 @@ def _model(
         problems += in_other_units
         capacity = told_capacity(place, name, some[0].stands_in, (one.capacity for one in some), capacities)
         problems += _disagreements(some, capacity)
-        seen = merged([one.seen for one in some])
+        seen = merged([one.seen for one in some], [one.sampled for one in some])
         metrics.append(
             ResourceMetric(
                 tree.number(place),
@@ -313,8 +315,8 @@ def _disagreements(some: Sequence[Series], capacity: float) -> list[str]:
     noise = _NOISE * capacity if np.isfinite(capacity) else 0.0
     lines = []
     for other in some[1:]:
-        # What our own sampler has sent twice is one reading; of moments one may have seen others.
-        if other.source == some[0].source or (other.sampled and other.source == "metrics"):
+        # What a source has told twice it has read once.
+        if other.source == some[0].source:
             continue
         found = disagreement(some[0].seen, other.seen, _LEAST, noise)
         if found is not None and found.fraction > _DIFFERENT:

@@ -46,7 +46,8 @@ class _Sum:
     def result(self) -> Averages:
         if self.meaning.needs - {part[0] for part in self.parts}:
             return NOTHING
-        whole = {part: merged(some) for part, some in self.parts.items()}
+        sampled = not self.meaning.counter
+        whole = {part: merged(some, [sampled] * len(some)) for part, some in self.parts.items()}
         plus = summed([one for part, one in whole.items() if self.signs[part] > 0])
         minus = [one for part, one in whole.items() if self.signs[part] < 0]
         return difference(plus, summed(minus)) if minus else plus

@@ -3,6 +3,7 @@
 
 Where two know, the one with the shorter intervals is taken. An interval of a coarser one that is known in
 part tells of its rest what is left of it: so the sum over the interval stays what the coarser one saw.
+Samples of moments saw no sum: they hold for the rest as they are.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from grademl_otel.analyzers.resources.series import NOTHING, Averages
 _S: Final = 1e9
 _SLIVER: Final = 0.1
 """Of an interval of which less than this part is left nothing is taken: it would be all error."""
+_CHANCE: Final = 3
+"""Standard errors by which two must differ."""
 TIE_NS: Final = 2_000_000
 """Two processes tie the same second to Unix time each for itself: that differs by less."""
 
 
-def merged(monitors: Sequence[Averages]) -> Averages:
-    """Return what all of them know."""
+def merged(monitors: Sequence[Averages], sampled: Sequence[bool] = ()) -> Averages:
+    """Return what all of them know; ``sampled``: which of them are of moments (none)."""
+    told = zip(monitors, sampled or [False] * len(monitors), strict=True)
     found = NOTHING
-    for one in sorted(monitors, key=_grain):
+    for one, of_moments in sorted(told, key=lambda pair: _grain(pair[0])):
         if not len(one):
             continue
-        found = one if not len(found) else _filled(found, one)
+        found = one if not len(found) else _filled(found, one, of_moments)
     return found
 
 
@@ -40,7 +44,7 @@ def _grain(one: Averages) -> tuple[float, float]:
     return (float(np.median(one.length)), -float(one.length.sum()))
 
 
-def _filled(fine: Averages, coarse: Averages) -> Averages:
+def _filled(fine: Averages, coarse: Averages, of_moments: bool) -> Averages:
     """Return ``fine``, and in its gaps what ``coarse`` knows beyond it."""
     # Gaps of the fine one, the times before and after it among them.
     since = np.concatenate((np.array([min(int(coarse.start[0]), int(fine.start[0]))]), fine.end))
@@ -62,7 +66,8 @@ def _filled(fine: Averages, coarse: Averages) -> Averages:
     length = coarse.length.astype(np.float64)
     known = integral(fine, coarse.start, coarse.end)
     rest = np.maximum(coarse.value * length / _S - known, 0.0)
-    value = np.where(left >= length, coarse.value, rest * _S / np.maximum(left, 1.0))
+    as_told = left >= length - 1 if not of_moments else np.ones(len(coarse), np.bool_)
+    value = np.where(as_told, coarse.value, rest * _S / np.maximum(left, 1.0))
     take = left[of] >= _SLIVER * length[of]
     starts = np.concatenate((fine.start, start[take]))
     ends = np.concatenate((fine.end, end[take]))
@@ -110,7 +115,8 @@ class Disagreement:
 def disagreement(one: Averages, other: Averages, least: int, noise: float) -> Disagreement | None:
     """Return by how much two monitors differ over intervals of the coarser that the finer knows whole.
 
-    None where there are fewer than ``least`` of these, or where the averages differ by less than ``noise``.
+    None where there are fewer than ``least`` of these, or where the averages differ by less than ``noise``,
+    or by what chance does: moments that one of them saw may not be those of the other.
     """
     if not len(one) or not len(other):
         return None
@@ -119,8 +125,11 @@ def disagreement(one: Averages, other: Averages, least: int, noise: float) -> Di
     if int(whole.sum()) < least:
         return None
     seconds = float(coarse.length[whole].sum()) / _S
-    of_fine = float(integral(fine, coarse.start[whole], coarse.end[whole]).sum()) / seconds
+    sums = integral(fine, coarse.start[whole], coarse.end[whole])
+    of_fine = float(sums.sum()) / seconds
     of_coarse = float(coarse.value[whole] @ coarse.length[whole]) / _S / seconds
-    if abs(of_fine - of_coarse) <= noise or max(of_fine, of_coarse) <= 0:
+    apart = sums / (coarse.length[whole] / _S) - coarse.value[whole]
+    by_chance = _CHANCE * float(apart.std()) / len(apart) ** 0.5
+    if abs(of_fine - of_coarse) <= max(noise, by_chance) or max(of_fine, of_coarse) <= 0:
         return None
     return Disagreement(of_fine, of_coarse, seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -26,6 +27,7 @@ COLUMNS: Final = (*_NEEDED, *_OPTIONAL)
 KINDS: Final = ("gauge", "counter")
 _MOST: Final = 20_000_000
 """Rows."""
+_ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,12}))?([Zz]|[+-]\d\d:\d\d)")
 _EMPTY: Final = ("", "nan", "null", "none", "n/a", "[n/a]")
 _S: Final = 10**9
 _BY_SIZE: Final = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, _S))
@@ -214,15 +216,21 @@ def _time(at: str, name: str, text: str) -> int:
     return found
 
 
+def _of_iso(text: str) -> int:
+    # With up to nine digits of a second, which the standard library's own reading is not for.
+    found = _ISO.fullmatch(text)
+    if found is None:
+        raise ValueError("no time with a zone")
+    zone = "+00:00" if found[3] in "Zz" else found[3]
+    since = datetime.fromisoformat(found[1] + zone) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * _S + int((found[2] or "0").ljust(9, "0")[:9])
+
+
 def _with_fraction(text: str) -> int:
     try:
         number = float(text)
     except ValueError:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
-        if moment.tzinfo is None:
-            raise ValueError("no time zone") from None
-        since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-        return (since.days * 86_400 + since.seconds) * _S + since.microseconds * 1000
+        return _of_iso(text)
     scale = next(scale for least, scale in _BY_SIZE if number >= least)
     whole, _, fraction = text.partition(".")
     if fraction.isdigit() and whole.lstrip("+-").isdigit():  # a float has no ns of today

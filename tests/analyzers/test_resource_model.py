@@ -482,6 +482,10 @@ def iso(at: int, hours: int) -> str:
         (f"{T + 1}000000000", f"{T + 2}000000000"),
         (f"{T + 1}.000", f"{T + 2}.000000000"),
         (iso(T + 1, 0), iso(T + 2, 1)),
+        (
+            iso(T + 1, 0).replace("Z", ".000000000Z"),
+            iso(T + 2, -3).replace("T", " ").replace("-03:00", ".0-03:00"),
+        ),
     ],
 )
 def test_times_of_csv(tmp_path: Path, times: tuple[str, str]) -> None:

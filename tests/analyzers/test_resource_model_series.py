@@ -111,6 +111,21 @@ def test_of_an_interval_that_is_known_but_for_a_little_the_rest_is_not_guessed()
     assert pieces(merged([fine, of((0, 20, 3))])) == pieces(fine)
 
 
+def test_samples_of_moments_saw_no_sum() -> None:
+    fine = of((5, 6, 0.2), (6, 7, 0.2), (7, 8, 0.2), (8, 9, 0.2), (9, 10, 0.2))
+    coarse = of((0, 10, 1), (10, 20, 0.5))
+    assert pieces(merged([coarse, fine], [True, False])) == [
+        (0, 5, 1), *pieces(fine), (10, 20, 0.5)
+    ]  # fmt: skip
+    assert pieces(merged([coarse, fine], [False, True]))[0] == (0, 5, pytest.approx(1.8))
+
+
+def test_monitors_of_which_one_saw_other_moments_by_chance_agree() -> None:
+    fine = of(*((at, at + 1, float(at % 2)) for at in range(40)))
+    chance = of(*((at, at + 2, float(at % 6 == 0) + float(at % 10 == 0)) for at in range(0, 40, 2)))
+    assert disagreement(fine, chance, 10, 0.0) is None
+
+
 def test_what_is_left_is_never_below_nothing() -> None:
     assert pieces(merged([of((0, 1, 9), (1, 2, 9)), of((0, 4, 1))])) == [(0, 1, 9), (1, 2, 9), (2, 4, 0)]
 
