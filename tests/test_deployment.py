@@ -25,7 +25,7 @@ import trustme
 import yaml
 
 from grademl_otel import semconv
-from grademl_otel.catalog import METRICS
+from grademl_otel.catalog import METRICS, prometheus_names
 
 from .conftest import StartCollector
 from .support import dashboards, manifests, servers
@@ -429,10 +429,10 @@ def _rules() -> Json:
 
 def _known_series() -> set[str]:
     """What Prometheus has of all that is recorded."""
-    tool, names = dashboards.tool("asking"), dashboards.tool("prometheus_names")
-    known = {names.metric_name(metric.name, metric.unit, metric.kind) for metric in METRICS}
+    tool = dashboards.tool("asking")
+    known = {prometheus_names.metric_name(metric.name, metric.unit, metric.kind) for metric in METRICS}
     for name, (unit, kind) in tool.TRAINING.items():
-        series = names.metric_name(name, unit, kind)
-        histogram = kind == names.HISTOGRAM
+        series = prometheus_names.metric_name(name, unit, kind)
+        histogram = kind == prometheus_names.HISTOGRAM
         known |= {f"{series}_{part}" for part in ("bucket", "sum", "count")} if histogram else {series}
     return known

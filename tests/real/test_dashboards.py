@@ -26,6 +26,7 @@ import yaml
 
 from grademl_otel import catalog, marks, semconv
 from grademl_otel.catalog import metric as kinds
+from grademl_otel.catalog import prometheus_names
 from grademl_otel.convert.spans import Attributes, Gauge, Metric, Point, Resource, Sum, UpDown
 from grademl_otel.convert.totals import metrics_of
 from grademl_otel.export.otlpjson import metric_line
@@ -147,12 +148,11 @@ def _place(query: dashboards.Asked) -> str:
 def test_prometheus_calls_metrics_what_the_dashboards_take_them_for(fed: Pipeline) -> None:
     """All names, whether a dashboard asks for them or not."""
     there = set(fed.prometheus.names())
-    names = dashboards.tool("prometheus_names")
     for metric in catalog.METRICS:
-        assert names.metric_name(metric.name, metric.unit, metric.kind) in there, metric.name
+        assert prometheus_names.metric_name(metric.name, metric.unit, metric.kind) in there, metric.name
     for name, (unit, kind) in dashboards.tool("asking").TRAINING.items():
-        series = names.metric_name(name, unit, kind)
-        assert (f"{series}_bucket" if kind == names.HISTOGRAM else series) in there, name
+        series = prometheus_names.metric_name(name, unit, kind)
+        assert (f"{series}_bucket" if kind == prometheus_names.HISTOGRAM else series) in there, name
 
 
 @pytest.mark.parametrize("query", ASKED, ids=_place)

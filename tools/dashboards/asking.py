@@ -2,7 +2,7 @@
 """What the pages ask for: names of series and labels from their one source, selectors, and rates.
 
 Names of metrics come from `grademl_otel.semconv` and `grademl_otel.catalog`; a name that is in neither is an
-error. `prometheus_names` says what Prometheus makes of them.
+error. `grademl_otel.catalog.prometheus_names` says what Prometheus makes of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from grafana_panels import Json, data_source, label_values, link, pages
-from prometheus_names import COUNTER, HISTOGRAM, label_name, metric_name
 
 from grademl_otel import catalog, semconv
+from grademl_otel.catalog.prometheus_names import COUNTER, HISTOGRAM, label_name, metric_name
 
 TRAINING: Final[Mapping[str, tuple[str, str]]] = {
     semconv.METRIC_STEP_DURATION: ("s", HISTOGRAM),

@@ -21,7 +21,8 @@ from asking import (
     series,
 )
 from grafana_panels import Json, Panel, Query, Row, dashboard, data_source, label_values, pages
-from prometheus_names import label_name
+
+from grademl_otel.catalog.prometheus_names import label_name
 
 
 def gpu() -> Json:

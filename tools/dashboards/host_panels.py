@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from asking import DIRECTION_LABEL, ERROR_LABEL, GPU_LABEL, HOST_LABEL, OF_HOST, per_second, series
 from grafana_panels import Panel, Query
-from prometheus_names import label_name
+
+from grademl_otel.catalog.prometheus_names import label_name
 
 
 def of_hosts() -> list[Panel]:
