@@ -56,6 +56,8 @@ class Found:
     keys: Keys
     window: tuple[int, int]
     """Unix ns."""
+    inferred: bool = True
+    """Whether to go by what only times tell, too."""
 
     @property
     def model(self) -> ExecutionModel:
@@ -116,7 +118,7 @@ class Found:
     @cached_property
     def issues(self) -> Issues:
         """What would make the whole faster."""
-        return issues_of(self.model, self.bottlenecks)
+        return issues_of(self.model, self.bottlenecks, inferred=self.inferred)
 
     @property
     def full_from(self) -> float:
@@ -172,7 +174,7 @@ def find(about: Subject, question: Question | None = None) -> Found:
     keys = keys_of(attributed.model, question.by, question.phase, question.depth, among)
     if not keys.names:
         raise NothingFound(f"{about.telemetry.uri}: no phase of that part of it is what --phase selects")
-    return Found(question, attributed, keys, window)
+    return Found(question, attributed, keys, window, about.query.inferred)
 
 
 def _whole(about: Subject) -> Subject:

@@ -125,14 +125,16 @@ def resources(**options: Any) -> Outcome:
     query = take_query(options)
     refuse_every_attempt(query)
     answer = answers.resources(query, question)
-    return Outcome(_written(answer.found, style, top), style.output, _reservation(answer, style))
+    document = answer.found
+    if style.format == "html":
+        page = document.to_html().encode()
+        return Outcome(lambda file: file.write(page), style.output, _reservation(answer, style))
+    return Outcome(_written(document, style, top), style.output, _reservation(answer, style))
 
 
 def _written(document: ResourcesDocument, style: Style, top: int | None) -> str:
     if style.format == "json":
         return document.to_json()
-    if style.format == "html":
-        return document.to_html()
     if style.format == "text":
         return document.to_text(color=style.color, top=top)
     from grademl_otel.analyzers.reporting import resources_tables

@@ -83,14 +83,18 @@ def _metrics_and_use(found: Found) -> tuple[list[MetricEntry], list[UseEntry]]:
     used_of_type: dict[tuple[str, str], float] = {}
     for metric in found.metrics:
         one = found.resources.metrics[metric]
-        unattributed = None
+        used = unattributed = None
         if found.attributed.use(metric).is_used:
             attribution = found.attributed.attribution(metric)
             rest = found.attributed.background(metric)
-            unattributed = integral(rest.usage, clipped(rest.edges, found.window))
+            length = clipped(rest.edges, found.window)
+            # When within an interval it was used is told by who wanted it: the window may cut one.
+            used, unattributed = (
+                integral(values, length) for values in (attribution.upsampled.value, rest.usage)
+            )
             totals = ByKey.of(attribution, found.key_of_users(metric), len(found.keys.names), found.window)
             of_type.setdefault((one.type, one.unit), []).append(totals)
-        entry = _metric(found, metric, unattributed)
+        entry = _metric(found, metric, used, unattributed)
         used_of_type[one.type, one.unit] = used_of_type.get((one.type, one.unit), 0.0) + entry.used
         entries.append(entry)
     sums = {key: added(parts) for key, parts in of_type.items()}
@@ -104,7 +108,7 @@ def _metrics_and_use(found: Found) -> tuple[list[MetricEntry], list[UseEntry]]:
     return entries, use
 
 
-def _metric(found: Found, metric: int, unattributed: float | None) -> MetricEntry:
+def _metric(found: Found, metric: int, placed: float | None, unattributed: float | None) -> MetricEntry:
     one, (low, high) = found.resources.metrics[metric], found.window
     seen = one.observed
     start, end = np.clip(seen.start, low, high), np.clip(seen.end, low, high)
@@ -126,7 +130,7 @@ def _metric(found: Found, metric: int, unattributed: float | None) -> MetricEntr
         full_ns=int(full.sum()) if known else None,
         observed_ns=observed,
         coverage=observed / found.length if found.length else 0.0,
-        used=used,
+        used=used if placed is None else placed,
         unattributed=unattributed,
         sources=list(one.sources),
     )

@@ -46,9 +46,10 @@ class MetricEntry:
     coverage: float
     """Part of the window in which it was observed."""
     used: float
-    """All that was used, in the unit times seconds."""
+    """All that was used, in the unit times seconds; without what is above the capacity."""
     unattributed: float | None
-    """What is no phase's of that; null where no phase has a rule for it."""
+    """What is no phase's of that; null where no phase has a rule for it. This and what phases used sum
+    to ``used``, unless --phase or --ranks leave some out."""
     sources: list[str]
     """Who told it."""
 
