@@ -26,6 +26,8 @@ _OF_THE_HOST: Final = {
     "process.tree_memory": "memory.used",
 }
 """Metrics that can be no more than another one of their host."""
+_LOOPBACK: Final = "lo"
+"""What it carries depends on the CPUs, and is nobody's to give."""
 _ABOVE: Final = 1.05
 """A value this many times its capacity says that it is not the capacity."""
 
@@ -124,7 +126,13 @@ def _paths(text: str, where: str) -> re.Pattern[str]:
 
 def _unknown(model: ResourceModel) -> list[str]:
     """Return a line on all metrics of whose capacity nothing is known."""
-    types = sorted({metric.type for metric in model.metrics if math.isinf(metric.observed.capacity)})
+    types = sorted(
+        {
+            metric.type
+            for metric in model.metrics
+            if math.isinf(metric.observed.capacity) and model.resources[metric.resource].id != _LOOPBACK
+        }
+    )
     if not types:
         return []
     listed = ", ".join(types[:_LISTED]) + (f" and {len(types) - _LISTED:,} more" * (len(types) > _LISTED))

@@ -20,13 +20,14 @@ class Machines:
     def __init__(self, resources: Iterable[Mapping[str, Any]], given: Mapping[str, Iterable[str]]) -> None:
         self._names: dict[str, set[str]] = {}
         """Any name -> those that phases have for it."""
-        self.hosts: list[str] = []
-        """As phases call them, each once."""
+        self._hosts: dict[str, None] = {}
+        self._known: dict[str, str] = {}
         for resource in resources:
             self.learn(resource, phases=True)
         self.given: dict[str, str] = {}
         for name, others in given.items():
-            main = next((one for one in (name, *others) if one in self.hosts), name)
+            others = tuple(others)
+            main = next((one for one in (name, *others) if one in self._hosts), name)
             for other in (name, *others):
                 if other != main:
                     self.given[other] = main
@@ -38,16 +39,34 @@ class Machines:
             return None
         # As the execution model calls it: the host's name, else its boot.
         main = str(resource.get("host.name") or resource.get(HOST_KEYS[-1]) or told[0])
-        if phases and main not in self.hosts:
-            self.hosts.append(main)
+        if phases:
+            self._hosts[main] = None
         for other in told:
-            self._names.setdefault(other, set()).add(main)
+            names = self._names.setdefault(other, set())
+            if main not in names:
+                names.add(main)
+                self._known.clear()
         return main
+
+    @property
+    def hosts(self) -> list[str]:
+        """Those of the phases, as these call them."""
+        return list(self._hosts)
+
+    def has(self, name: str) -> bool:
+        """Whether phases ran on the machine that is called ``name`` somewhere."""
+        return self.of(name) in self._hosts
 
     def of(self, name: str) -> str:
         """Return the identity of the machine that is called ``name`` somewhere."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = self._found(name)
+        return found
+
+    def _found(self, name: str) -> str:
         name = self.given.get(name, name)
-        if name in self.hosts:
+        if name in self._hosts:
             return name
         known = self._names.get(name, set())
         if len(known) == 1:  # several containers have one boot
@@ -56,7 +75,7 @@ class Machines:
 
     def table(self) -> dict[str, str]:
         """Return every name that is known -> the machine's identity."""
-        return {name: self.of(name) for name in (*self.hosts, *self._names, *self.given)}
+        return {name: self.of(name) for name in (*self._hosts, *self._names, *self.given)}
 
     def _without_domain(self, name: str) -> str | None:
         if _is_address(name):
@@ -64,7 +83,7 @@ class Machines:
         short = name.partition(".")[0]
         like = [
             host
-            for host in self.hosts
+            for host in self._hosts
             if not _is_address(host)
             and host.partition(".")[0] == short
             and "." not in min(host, name, key=len)

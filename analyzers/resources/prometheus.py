@@ -91,7 +91,7 @@ def _matching(
             continue
         label, host = found
         hosts.add(host)
-        if machines.of(host) in machines.hosts:
+        if machines.has(host):
             by_label.setdefault(label, set()).add(one[label])
     if not machines.hosts or (unnamed and not hosts):
         return [{}], sorted(hosts)
@@ -144,7 +144,10 @@ def _place(meaning: Meaning, labels: Mapping[str, str], host: str | None) -> Pla
     found = meaning.id_of(labels)
     if found is None:
         return None
-    return Place(host, meaning.type, found, tags_of({_DOTTED.get(key, key): labels[key] for key in labels}))
+    tags = tags_of({_DOTTED.get(key, key): labels[key] for key in labels})
+    if labels.get(meaning.part):
+        tags = tuple(sorted({**dict(tags), "parent": labels[meaning.id[0]]}.items()))
+    return Place(host, meaning.type, found, tags)
 
 
 _DOTTED: Final = {label_name(key): key for key in naming.TAGS}
@@ -180,7 +183,7 @@ class _Called:
             else:
                 told.append((key, value))
         for label, host in told:
-            if self._machines.of(host) in self._machines.hosts:
+            if self._machines.has(host):
                 return label, host
         return told[0] if told else None
 

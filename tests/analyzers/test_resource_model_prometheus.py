@@ -109,6 +109,22 @@ def test_windows_are_halved_until_the_server_answers(tmp_path: Path, most: float
     assert len(values) in (10, 11)
 
 
+def test_instances_of_gpus_and_their_processes(tmp_path: Path) -> None:
+    """As dcgm-exporter tells of them, and two pods one after the other: no sum over who uses a GPU."""
+    part = {"__name__": "DCGM_FI_PROF_SM_ACTIVE", "UUID": "GPU-a", "GPU_I_ID": "3", "Hostname": NODE}
+    pods = [
+        {"__name__": "DCGM_FI_DEV_POWER_USAGE", "UUID": "GPU-a", "Hostname": NODE, "pod": pod} for pod in "ab"
+    ]
+    with serving(has([part, *pods])) as fake:
+        model = resources_of(subject(tmp_path), ResourceSettings(prometheus=(fake.url,)))
+    found = {model.metric_path(ix): metric for ix, metric in enumerate(model.metrics)}
+    assert set(found) == {
+        "/host[name=node-0]/gpu[id=GPU-a]:power", "/host[name=node-0]/gpu[id=GPU-a\\/3]:sm_active"
+    }  # fmt: skip
+    assert found["/host[name=node-0]/gpu[id=GPU-a]:power"].observed.value[:3].tolist() == [1, 2, 3]
+    assert [dict(one.tags) for one in model.resources if one.id == "GPU-a/3"] == [{"parent": "GPU-a"}]
+
+
 def test_a_server_that_never_tells_is_one_line(tmp_path: Path) -> None:
     with (
         serving(has([POWER], 1)) as fake,
