@@ -84,6 +84,7 @@ class Objects:
             return _TYPES[kind], pack.inflated(at, size)
         else:
             raise Missing
+        self._budget.check()
         return base[0], _patched(base[1], pack.inflated(at, size))
 
     def _open_packs(self) -> list[_Pack]:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from grademl_otel import semconv
 from grademl_otel.resource_detectors.budget import Budget, OverBudget
 from grademl_otel.resource_detectors.git import changes, index, refs, repository
+from grademl_otel.resource_detectors.git import objects as objects_of
 from grademl_otel.resource_detectors.git.objects import Missing, Objects
 from grademl_otel.resource_detectors.git.settings import parse
 from grademl_otel.resource_detectors.git.urls import public, repository_url
@@ -386,7 +387,7 @@ def test_what_has_no_chance_is_not_begun(work: Path, monkeypatch: pytest.MonkeyP
     assert semconv.SOURCE_DIRTY not in facts
 
 
-def test_objects_are_read_as_git_reads_them(tmp_path: Path) -> None:
+def test_objects_are_read_as_git_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = new(tmp_path / "r")
     for number in range(12):  # similar trees, so that packs have deltas
         for name in range(40):
@@ -410,6 +411,27 @@ def test_objects_are_read_as_git_reads_them(tmp_path: Path) -> None:
     with pytest.raises(Missing):
         objects.read(b"\1" * 20, b"tree")
     objects.close()
+
+    patched = 0
+
+    def patch(
+        base: bytes, delta: bytes, patch: Callable[[bytes, bytes], bytes] = objects_of._patched
+    ) -> bytes:
+        nonlocal patched
+        patched += 1
+        return patch(base, delta)
+
+    class Short(Budget):
+        def check(self) -> None:
+            if patched:
+                raise OverBudget
+
+    monkeypatch.setattr(objects_of, "_patched", patch)
+    chains = [words for line in deltas.splitlines() if len(words := line.split()) == 7 and words[1] == "tree"]
+    longest = max(chains, key=lambda words: int(words[5]))
+    with pytest.raises(OverBudget):
+        Objects(found(folder), Short(_LONG)).read(bytes.fromhex(longest[0]), b"tree")
+    assert patched == 1
 
 
 # --- Many states --------------------------------------------------------------------------------------------
