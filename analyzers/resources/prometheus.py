@@ -139,8 +139,8 @@ def _place(meaning: Meaning, labels: Mapping[str, str], host: str | None) -> Pla
         if not run or not rank:
             return None
         attempt = labels.get(_ATTEMPT, "0")
-        tags = (("attempt", attempt), ("rank", rank), ("run", run))
-        return Place(host, "process", process_id(f"rank {rank}", run, attempt), tags)
+        owner = (("attempt", attempt), ("rank", rank), ("run", run))
+        return Place(host, "process", process_id(f"rank {rank}", run, attempt), owner)
     found = meaning.id_of(labels)
     if found is None:
         return None
