@@ -389,14 +389,14 @@ def test_what_has_no_chance_is_not_begun(work: Path, monkeypatch: pytest.MonkeyP
 
 def test_objects_are_read_as_git_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = new(tmp_path / "r")
-    for number in range(12):  # similar trees, so that packs have deltas
+    for number in range(12):  # each tree is like the one before, so that packs have deltas of deltas
         for name in range(40):
-            (folder / f"f{name}").write_text(f"{name} {number if name == 7 else 0}\n" * 20)
+            (folder / f"f{name}").write_text(f"{name} {name < number}\n" * 20)
         committed(folder)
     git(folder, "repack", "-q", "-adf", "--depth=40", "--window=40")
     listed = git(folder, "cat-file", "--batch-check", "--batch-all-objects").splitlines()
     deltas = git(folder, "verify-pack", "-v", *map(str, (folder / ".git/objects/pack").glob("*.idx")))
-    assert "chain length" in deltas
+    assert "chain length = 3" in deltas
     objects = Objects(found(folder), Budget(_LONG))
     checked = 0
     for line in listed:
