@@ -29,6 +29,7 @@ from benchmarks.ways import ROOT
 
 OURS: Final = "everything: GPUs, host, network, resource tables, metrics"
 AGAIN: Final = "everything, again"
+SAMPLER: Final = "everything but making metrics and tables: the sampler"
 ONLY_GPUS: Final = "GPUs alone"
 ONLY_HOST: Final = "host alone"
 ONLY_NETWORK: Final = "ports and interfaces alone"
@@ -40,20 +41,26 @@ HOSTMETRICS: Final = "the Collector's hostmetrics (no GPUs, no InfiniBand), to n
 GPUS, PORTS, NICS, DISKS = 8, 8, 16, 8
 _WARM_S: Final = 4
 """Readings that find out what there is."""
-_METRICS_EVERY_S: Final = 60
-"""As a relay makes metrics unless told otherwise. Here they are made once, after the turn."""
+
+Job = tuple[Callable[[], int], float]
+"""What is made of the samples, and returns how many values there are; and the s between two times, one of
+which is measured after the turn."""
 
 
 # --- The processes ----------------------------------------------------------------------------------------
 
 
-def _sample(kinds: Sequence[str], tree: Path) -> Callable[[], int]:
-    """Start to sample as a relay does; return what makes the metrics and tells how many series there are."""
-    from grademl_otel.convert.spans import Resource
-    from grademl_otel.export.otlpjson import metric_line
+def _sample(kinds: Sequence[str], tree: Path, seconds: float) -> list[Job]:
+    """Start to sample as a relay does; return what else it does with that, the table being of ``seconds``."""
+    from grademl_otel import semconv
+    from grademl_otel.convert.bounds import table_bytes_per_part
+    from grademl_otel.convert.spans import Resource, Span
+    from grademl_otel.export.interval import DEFAULT_METRICS_EVERY_NS
+    from grademl_otel.export.otlp import metric_request, trace_requests
     from grademl_otel.instrumentations import gpu, host, interconnect
     from grademl_otel.sampling.bins import SECOND, Bins
     from grademl_otel.sampling.export import metrics_of_samples
+    from grademl_otel.sampling.resource_table import fitting
     from grademl_otel.sampling.roots import Roots
     from grademl_otel.sampling.sampler import Sampler
     from grademl_otel.sampling.source import Provider
@@ -68,16 +75,24 @@ def _sample(kinds: Sequence[str], tree: Path) -> Callable[[], int]:
     sampler = Sampler([each for kind in kinds for each in providers[kind]()], 1.0, _tell)
     sampler.listen(lambda source, at, readings: bins.add(SECOND, at, readings))
     sampler.start()
+    resource = Resource({"host.name": "benchmark"})
     offset = time.time_ns() - time.perf_counter_ns()
 
-    def flush() -> int:
+    def export() -> int:
         samples = sampler.latest()
-        metric_line(Resource({"host.name": "benchmark"}), metrics_of_samples(samples, offset))
-        now = time.perf_counter_ns()
-        bins.forget(now // SECOND - 120, now)
+        metric_request(resource, metrics_of_samples(samples, offset))
         return len(samples)
 
-    return flush
+    def table() -> int:
+        end = bins.ready(time.perf_counter_ns())
+        first = end - round(seconds)
+        fitted = fitting(bins.rows(first, end), first, end, table_bytes_per_part(1), 2, False)
+        if fitted is None:
+            raise RuntimeError("nothing was sampled")
+        list(trace_requests(resource, [Span(semconv.WINDOW, 1, 1, 0, 0, 1, fitted.attributes(0))]))
+        return 0
+
+    return [(export, DEFAULT_METRICS_EVERY_NS / 1e9), (table, seconds)]
 
 
 def _tell(line: str) -> None:
@@ -155,14 +170,15 @@ def work(way: str, tree: Path, seconds: float) -> None:
     ours = {
         OURS: (ONLY_GPUS, ONLY_HOST, ONLY_NETWORK),
         AGAIN: (ONLY_GPUS, ONLY_HOST, ONLY_NETWORK),
+        SAMPLER: (ONLY_GPUS, ONLY_HOST, ONLY_NETWORK),
         ONLY_GPUS: (ONLY_GPUS,),
         ONLY_HOST: (ONLY_HOST,),
         ONLY_NETWORK: (ONLY_NETWORK,),
     }
     read: Callable[[], int] | None = None
-    flush: Callable[[], int] | None = None
+    jobs: list[Job] = []
     if way in ours:
-        flush = _sample(ours[way], tree)
+        jobs = _sample(ours[way], tree, seconds)
     elif way == NVML_LOOP:
         read = _nvml_values()
     elif way == PSUTIL_LOOP:
@@ -176,10 +192,12 @@ def work(way: str, tree: Path, seconds: float) -> None:
             values = _every_second(read, until)
         time.sleep(max(0.0, until - time.perf_counter()))
     share = (time.process_time() - cpu) / (time.perf_counter() - began)
-    if flush is not None:
+    for make, every in jobs:
+        make()  # what is done once only
         cpu = time.process_time()
-        values = flush()
-        share += (time.process_time() - cpu) / _METRICS_EVERY_S
+        values += make()
+        if way != SAMPLER:
+            share += (time.process_time() - cpu) / every
     print(json.dumps({"share": share, "values": values}), flush=True)
     os._exit(0)  # whatever still runs is of no interest
 
@@ -275,7 +293,7 @@ def measure(folder: Path, rounds: int, seconds: float, collector: Path | None) -
         **control.environment(),
         "PYTHONPATH": str(ROOT),
     }
-    ways = [OURS, AGAIN, ONLY_GPUS, ONLY_HOST, ONLY_NETWORK, ASLEEP, NVML_LOOP]
+    ways = [OURS, AGAIN, SAMPLER, ONLY_GPUS, ONLY_HOST, ONLY_NETWORK, ASLEEP, NVML_LOOP]
     if find_spec("psutil") is not None:
         ways.append(PSUTIL_LOOP)
     if collector is not None:
