@@ -10,10 +10,10 @@ was its only bottleneck, in all leaves of one type (Grade10). ``MEASURED`` leave
 
 **Imbalance.** All phases of a set that could exchange work take as long as the mean of them (`balance`).
 
-**Waits** (for data, devices, collectives) are as long as others make them, and who ends them is not in the
-model. ``gain`` is what there is if they stay as long as they are (of an imbalance: if they vanish; they are
-what it makes). It is at least ``least``, if what ends them gets no faster, and at most ``most``, if there are
-none.
+**Waits** for other ranks end when the last of them has arrived, where it is known when each did. Other
+waits (for data, for devices) are as long as others make them, and who ends them is not in the model. ``gain``
+is what there is if they stay as long as they are (of an imbalance: if they vanish; they are what it makes).
+It is at least ``least``, if what ends them gets no faster, and at most ``most``, if there are none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ import numpy as np
 from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 from grademl_otel.analyzers.attribution.balance import Exchange, exchanges
 from grademl_otel.analyzers.attribution.groupings import RESOURCE_TYPE, Bottlenecks, Grouped
+from grademl_otel.analyzers.execution.meetings import called
 from grademl_otel.analyzers.execution.model import BESIDE, SELF
 from grademl_otel.analyzers.execution.whole import ExecutionModel
+from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER
 from grademl_otel.analyzers.replay.phases import Limit
 from grademl_otel.analyzers.replay.recorded import Recorded, recorded
 from grademl_otel.analyzers.units import count
@@ -226,9 +228,9 @@ class _Search:
             return []
         rows = self.grouped.rows
         cut = np.rint(rows.uniquely_full * _NS).astype(np.int64)
+        cut = np.minimum(cut, np.maximum(self.base[rows.phase], 0))
         some = np.flatnonzero(cut > 0)
         phase, cut = rows.phase[some], cut[some]
-        cut = np.minimum(cut, np.maximum(self.base[phase], 0))
         types = len(self.model.types)
         keys, of_key = np.unique(
             rows.group[some] * types + self.model.phases.type[phase], return_inverse=True
@@ -283,7 +285,7 @@ class _Search:
     def _balanced(self, base: IntArray, free: IntArray, free_base: IntArray) -> list[Issue]:
         """Return the issues of work that is not spread evenly, as if nothing waited."""
         candidates: list[tuple[int, Exchange]] = []
-        for exchange in exchanges(self.model, self.run.waits):
+        for exchange in exchanges(self.model, ~self._work):
             if (uneven := exchange.uneven(free_base)) > 0:
                 candidates.append((uneven, exchange))
         candidates.sort(key=lambda one: (-one[0], one[1].scope, one[1].target))
@@ -304,10 +306,27 @@ class _Search:
                 columns[exchange.members],
                 uneven,
             )
-            gain = float(self._of_tops(gains).mean())
-            least = 0.0 if self.run.waits.any() else gain
-            found.append(self._issue(change, gains, free_base, min(least, gain), gain))
-        return [one for one in found if (one.gains > 0).any()]
+            gain = least = float(self._of_tops(gains).mean())
+            if self.run.waits.any():
+                held = self._of_tops(self._floored(self.base)) - self._of_tops(self._floored(columns))
+                least = max(float(held.mean()), 0.0)
+            found.append(self._issue(change, gains, free_base, least, gain))
+        return [one for one in found if one.gain >= 0 and (one.gains > 0).any()]
+
+    @cached_property
+    def _work(self) -> BoolArray:
+        """Mask of the phases whose length is that of work: no wait, no transfer, nothing in which ranks meet.
+
+        These are as long as the slowest rank makes them.
+        """
+        phases, run = self.model.phases, self.run
+        work = ~(run.waits | run.meets | called(phases, COLLECTIVE_TRANSFER))
+        above = np.flatnonzero(run.graph.arrives_in[: len(phases)] >= 0)
+        while len(above):
+            work[above] = False
+            above = np.unique(phases.parent[above])
+            above = above[above >= 0]
+        return work
 
     def _of_types(self, kind: int) -> BoolArray:
         """Return the mask of the phases of type ``kind`` and of all that such are part of."""

@@ -17,10 +17,11 @@ from grademl_otel import semconv as sc
 from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.execution.beside import Lanes, note
 from grademl_otel.analyzers.execution.draft import Draft
+from grademl_otel.analyzers.execution.meetings import note_meetings
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, INFERRED, MISSING
 from grademl_otel.analyzers.graph.runs.main_lane import NAMES, WORK_SCOPES, rows_and_phases
 from grademl_otel.analyzers.model.attempts import whole
-from grademl_otel.analyzers.model.collectives import collectives_of
+from grademl_otel.analyzers.model.collectives import Collectives, collectives_of
 from grademl_otel.analyzers.model.facts import Run, Scope, StepTable
 
 ATTEMPT: Final = "attempt"
@@ -40,13 +41,18 @@ _TAGS: Final[Mapping[str, Mapping[str, str]]] = {
 _BACKGROUND: Final = "background"
 
 
-def add_attempt(draft: Draft, run: Run, parent: int, phase_of_span: IntArray) -> int:
+def add_attempt(
+    draft: Draft, run: Run, parent: int, phase_of_span: IntArray, meeting_of_span: IntArray
+) -> int:
     """Add the attempt ``run`` below ``parent``; return its number.
 
-    ``phase_of_span`` gets, at the index of each span that becomes a phase, the number of that.
+    ``phase_of_span`` gets, at the index of each span that becomes a phase, the number of that;
+    ``meeting_of_span`` the number of each collective in which ranks meet.
     """
     attempt = draft.add_one(draft.kind(ATTEMPT, counted="attempt"), parent, number=run.attempt, flags=DERIVED)
-    _Attempt(draft, run, attempt, phase_of_span).add()
+    collectives = collectives_of(run)
+    note_meetings(meeting_of_span, collectives)
+    _Attempt(draft, run, attempt, phase_of_span).add(collectives)
     return attempt
 
 
@@ -60,10 +66,9 @@ class _Attempt:
         self._scopes: IntArray = np.zeros(0, np.int64)
         """Number of the phase of each scope of the run."""
 
-    def add(self) -> None:
+    def add(self, collectives: Collectives) -> None:
         run, draft = self._run, self._draft
         self._scopes = self._add_scopes()
-        collectives = collectives_of(run)
         start, end, span_ix, phases = rows_and_phases(run, collectives)
         rows = self._add_rows(start, end, span_ix)
         note(self._phase_of_span, span_ix, rows)

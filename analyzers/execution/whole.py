@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from grademl_otel.analyzers.execution.assembly import assemble
 from grademl_otel.analyzers.execution.conflicts import Conflicts
 from grademl_otel.analyzers.execution.dependencies import Dependencies, inferred, legal
 from grademl_otel.analyzers.execution.draft import ROOT, Draft
+from grademl_otel.analyzers.execution.meetings import NO_MEETING, Meetings, meetings, no_meetings
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED, Phases, Types
 from grademl_otel.analyzers.execution.of_run import add_attempt
 from grademl_otel.analyzers.execution.of_traces import SpanIdentity, add_traces, foreign, roots
@@ -62,6 +63,8 @@ class ExecutionModel(Shown, screen="reporting.model_screen"):
     """Of each type, one of `repeatability.REPEATS`."""
     conflicts: Sequence[str]
     """What was told twice, or cannot be, a line each."""
+    meetings: Meetings = field(default_factory=no_meetings)
+    """Where ranks waited for each other."""
     verdict: str | None = None
     """On the completeness of what was read; None where nobody looked."""
     incomplete_because: Sequence[str] = ()
@@ -136,7 +139,8 @@ def execution_model(
     """
     draft = Draft()
     phase_of_span = np.full(len(spans), -1, np.int64)
-    run_phases = _add_runs(draft, runs, phase_of_span)
+    meeting_of_span = np.full(len(spans), NO_MEETING, np.int64)
+    run_phases = _add_runs(draft, runs, phase_of_span, meeting_of_span)
     ours = [bool(runs) and identity(resource) is not None for resource in spans.resources]
     theirs = foreign(spans, np.array(ours or [False], np.bool_)) if others else np.zeros(0, np.int64)
     conflicts = Conflicts()
@@ -158,6 +162,7 @@ def execution_model(
         dependencies=Dependencies.join([lawful, *_guessed(spans, theirs, placed, phases, lawful)]),
         repeats=repeatability(phases, types, lawful, said),
         conflicts=conflicts.lines,
+        meetings=meetings(phases, meeting_of_span),
     )
 
 
@@ -179,7 +184,9 @@ def _guessed(
     return learned, alone.where(np.flatnonzero(~np.isin(alone.target, learned.target)))
 
 
-def _add_runs(draft: Draft, runs: Sequence[Run], phase_of_span: IntArray) -> dict[str, int]:
+def _add_runs(
+    draft: Draft, runs: Sequence[Run], phase_of_span: IntArray, meeting_of_span: IntArray
+) -> dict[str, int]:
     """Add the ``runs``; return run id -> the phase of all of its attempts."""
     found: dict[str, int] = {}
     for run in runs:
@@ -187,7 +194,7 @@ def _add_runs(draft: Draft, runs: Sequence[Run], phase_of_span: IntArray) -> dic
             kind = draft.kind(semconv.RUN, {"script": run.script or None})
             label = draft.label({"id": run.run_id, "name": run.name or None})
             found[run.run_id] = draft.add_one(kind, ROOT, label=label, flags=DERIVED)
-        add_attempt(draft, run, found[run.run_id], phase_of_span)
+        add_attempt(draft, run, found[run.run_id], phase_of_span, meeting_of_span)
     return found
 
 

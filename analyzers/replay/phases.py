@@ -4,6 +4,9 @@
 A phase begins when the siblings that it depends on have ended, else with its parent. It ends its duration
 later; one whose duration is `DERIVE` ends with the last of its children. Below one with a duration nothing is
 looked at. What lies between (a lag before a phase, a tail after its last child) keeps its length.
+
+Ranks of a job meet in collectives: a leaf that waits in a meeting ends its duration after its own start and
+after the last arrival there, each of which is the start of a phase.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.arrays import BoolArray, IndexArray, IntArray
-from grademl_otel.analyzers.replay.network import NO_POOL, Network, Pools, Replayed
+from grademl_otel.analyzers.replay.network import NO_POOL, Circular, Network, Pools, Replayed
 
+NO_MEETING: Final = -1
 DERIVE: Final = -1
 """Duration of a phase that ends with its children."""
 
@@ -41,11 +45,15 @@ class PhaseGraph:
         lag: IntArray | None = None,
         tail: IntArray | None = None,
         gates: BoolArray | None = None,
+        waits_in: IntArray | None = None,
+        arrives_in: IntArray | None = None,
     ) -> None:
         """``after[i]`` waits for its sibling ``before[i]``. -1 is the parent of roots.
 
         ``lag``: ns from what a phase waits for to its start. ``tail``: ns from the last child to the end of
-        one that is derived. ``gates``: whether its parent waits for a phase; all do.
+        one that is derived. ``gates``: whether its parent waits for a phase; all do. ``waits_in``: number of
+        the meeting that a leaf waits in; ``arrives_in``: of that at which a phase arrives when it begins;
+        `NO_MEETING`.
         """
         count = len(parent)
         self.parent = parent.astype(np.int64)
@@ -53,12 +61,16 @@ class PhaseGraph:
         self.lag = np.zeros(count, np.int64) if lag is None else lag
         self.tail = np.zeros(count, np.int64) if tail is None else tail
         self.gates = np.ones(count, np.bool_) if gates is None else gates
+        self.waits_in = np.full(count, NO_MEETING, np.int64) if waits_in is None else waits_in
+        self.arrives_in = np.full(count, NO_MEETING, np.int64) if arrives_in is None else arrives_in
         self.inner = np.zeros(count, np.bool_)
         self.inner[self.parent[self.parent >= 0]] = True
         if (self.parent >= np.arange(count)).any():
             raise ValueError("a parent stands before its children")
         if (self.parent[before] != self.parent[after]).any():
             raise ValueError("dependencies are between siblings")
+        if (self.inner & (self.waits_in >= 0)).any():
+            raise ValueError("what waits in a meeting has no children")
         self._built: dict[bytes, _Built] = {}
 
     def __len__(self) -> int:
@@ -91,12 +103,22 @@ class PhaseGraph:
             )
         took = np.zeros((network.count, columns.shape[1]), np.int64)
         timed = built.kept & ~derived
-        took[built.begins[timed]] = columns[timed]
+        took[built.ends[timed]] = columns[timed]
         ran = network.run(took)
         start, end = np.full((2, *columns.shape), -1, np.int64)
         start[built.kept] = ran.start[built.begins[built.kept]]
         end[built.kept] = ran.end[built.ends[built.kept]]
         return Replayed(start.reshape(duration.shape), end.reshape(duration.shape))
+
+    @property
+    def is_circular(self) -> bool:
+        """Whether phases wait for each other in a circle."""
+        built = self._network(self.inner)
+        try:
+            built.network.run(np.zeros(built.network.count, np.int64))
+        except Circular:
+            return True
+        return False
 
     def _network(self, derived: BoolArray) -> _Built:
         key = np.packbits(derived).tobytes()
@@ -117,6 +139,12 @@ class PhaseGraph:
         tasks = int(np.count_nonzero(kept))
         ends[two] = tasks + np.arange(np.count_nonzero(two))
         tasks += int(np.count_nonzero(two))
+        # A meeting is a task after all arrivals, of which it needs the starts.
+        arrives, waits = self._meeting(kept)
+        apart = np.setdiff1d(np.union1d(arrives, waits), np.flatnonzero(two))
+        ends[apart] = tasks + np.arange(len(apart))
+        meeting = tasks + len(apart)
+        tasks = meeting + int(self.arrives_in.max(initial=NO_MEETING)) + 1
         some = kept[self.after]
         before, after = self.before[some], self.after[some]
         depends = np.zeros(count, np.bool_)
@@ -134,12 +162,26 @@ class PhaseGraph:
             (begins[parent[first]], begins[first]),
             (ends[last], ends[parent[last]]),
             (begins[ungated], ends[ungated]),
+            (begins[apart], ends[apart]),
+            (meeting + self.waits_in[waits], ends[waits]),
+            (begins[arrives], meeting + self.arrives_in[arrives]),
         )
         delay = np.zeros(tasks, np.int64)
         delay[begins[kept]] = self.lag[kept]
         delay[ends[two]] = self.tail[two]
         joined = (np.concatenate(side) for side in zip(*edges, strict=True))
         return _Built(Network(tasks, *joined, delay=delay), kept, begins, ends)
+
+    def _meeting(self, kept: BoolArray) -> tuple[IntArray, IntArray]:
+        """Return the phases that arrive at meetings, and those that wait there, of the ``kept`` ones."""
+        arrives, waits = np.flatnonzero(self.arrives_in >= 0), np.flatnonzero(kept & (self.waits_in >= 0))
+        hidden = arrives[~kept[arrives]]
+        if np.isin(self.waits_in[waits], self.arrives_in[hidden]).any():
+            raise ValueError(
+                "a phase with a duration hides an arrival at a meeting: when others that wait there go on "
+                "is not known"
+            )
+        return arrives[kept[arrives]], waits
 
     def _kept(self, derived: BoolArray) -> BoolArray:
         """Return the mask of phases that lie below none with a duration."""

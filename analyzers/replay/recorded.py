@@ -8,7 +8,8 @@ parent after its last child. Times in which none of a parent's children ran are 
 came later waited for them, and they for what came before. They grow and shrink with the self time.
 
 What runs beside (in another lane) keeps its place after the start of its parent, which does not wait for it.
-Nothing is known here of who ended a wait: see `waits`.
+Waits for other ranks in a collective end when the last has arrived there, as far as times agree with that;
+who ended other waits is not known (`waits`).
 """
 
 from __future__ import annotations
@@ -16,21 +17,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.execution.dependencies import Dependencies
+from grademl_otel.analyzers.execution.meetings import Meetings, called
 from grademl_otel.analyzers.execution.model import BESIDE, SELF, Phases
 from grademl_otel.analyzers.execution.model import DERIVED as FROM_CHILDREN
 from grademl_otel.analyzers.execution.model import INFERRED as NO_PLACE
 from grademl_otel.analyzers.execution.self_time import Gaps, gaps
 from grademl_otel.analyzers.execution.whole import ExecutionModel
 from grademl_otel.analyzers.graph.path import EVIDENCE, INFERRED
+from grademl_otel.analyzers.graph.runs.collective_parts import RANKS_WAIT
 from grademl_otel.analyzers.model.arrays import changes
 from grademl_otel.analyzers.replay.network import Replayed
-from grademl_otel.analyzers.replay.phases import DERIVE, Limit, PhaseGraph
+from grademl_otel.analyzers.replay.phases import DERIVE, NO_MEETING, Limit, PhaseGraph
+
+_WAITS: Final = semconv.WAIT_PHASES | {RANKS_WAIT, semconv.COLLECTIVE}
+"""Leaves that are, or hold, waits: a collective without its parts is told apart from nothing."""
+_SLACK_NS: Final = 1_000_000
+"""By how much a wait may seem to have ended after the last arrival."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +63,30 @@ class Recorded:
 
     @cached_property
     def busy(self) -> IntArray:
-        """Of each phase without children how long it ran; `DERIVE` for the others."""
-        return np.where(self.phases.inner, DERIVE, _took(self.phases))
+        """Of each leaf how long it ran, in meetings how long after the last arrival; `DERIVE` for others."""
+        took = np.where(self.phases.has(SELF), self.phases.busy, self.phases.duration)
+        waits = np.flatnonzero(self.meets)
+        took[waits] = self.phases.end[waits] - self._last[self.graph.waits_in[waits]]
+        return np.where(self.phases.inner, DERIVE, took)
+
+    @cached_property
+    def meets(self) -> BoolArray:
+        """Mask of the leaves that are held until the last has arrived at a meeting."""
+        mask: BoolArray = self.graph.waits_in[: len(self.phases)] >= 0
+        return mask
 
     @cached_property
     def waits(self) -> BoolArray:
-        """Mask of the leaves that wait for others: their length is what others made it."""
-        kinds = [kind.name in semconv.WAIT_PHASES for kind in self.phases.all_kinds]
-        mask: BoolArray = np.array(kinds or [False], np.bool_)[self.phases.kind] & self.phases.leaves
+        """Mask of the leaves that wait for nobody knows whom: their length is what others made it."""
+        kinds = [kind.name in _WAITS for kind in self.phases.all_kinds]
+        named = np.array(kinds or [False], np.bool_)[self.phases.kind]
+        mask: BoolArray = named & self.phases.leaves & ~self.meets
         return mask
+
+    @cached_property
+    def _last(self) -> IntArray:
+        """Of each meeting the last arrival."""
+        return _last_arrivals(self.phases, self.graph.arrives_in[: len(self.phases)])
 
     def replay(
         self, duration: IntArray | None = None, limits: Sequence[Limit] = (), earliest: IntArray | None = None
@@ -101,23 +125,18 @@ def _cover(start: IntArray, end: IntArray, of: IntArray, first: IntArray, last: 
     end[which] = np.maximum.reduceat(last, begins, axis=0)
 
 
-def _took(phases: Phases) -> IntArray:
-    """Return how long each phase took; of self time the sum of its pieces."""
-    return np.where(phases.has(SELF), phases.busy, phases.duration)
-
-
 def recorded(model: ExecutionModel, inferred: bool = True) -> Recorded:
     """Return the phases of ``model`` as what can run again.
 
     Without what is ``inferred`` nothing comes after anything of which nobody told that it did.
     """
     dependencies = model.dependencies if inferred else model.dependencies.observed()
-    return _Builder(model.phases, dependencies, inferred).built()
+    return _Builder(model.phases, dependencies, model.meetings, inferred).built()
 
 
 class _Builder:
-    def __init__(self, phases: Phases, told: Dependencies, inferred: bool) -> None:
-        self.phases, self.told, self.inferred = phases, told, inferred
+    def __init__(self, phases: Phases, told: Dependencies, meetings: Meetings, inferred: bool) -> None:
+        self.phases, self.told, self.meetings, self.inferred = phases, told, meetings, inferred
         self.parent = phases.parent.astype(np.int64)
         self.start, self.end = phases.start, np.maximum(phases.end, phases.start)
         self.own, self.beside = phases.has(SELF), phases.has(BESIDE)
@@ -136,6 +155,20 @@ class _Builder:
         lag[:count][self.own] = 0
         tail = self._tails(parent, end, gates)
         graph = PhaseGraph(parent, before, after, lag=lag, tail=tail, gates=gates)
+        waits_in, arrives_in = _meetings(phases, self.meetings)
+        if (waits_in >= 0).any():
+            none = np.full(len(pieces), NO_MEETING, np.int64)
+            meet = PhaseGraph(
+                parent,
+                before,
+                after,
+                lag=lag,
+                tail=tail,
+                gates=gates,
+                waits_in=np.concatenate([waits_in, none]),
+                arrives_in=np.concatenate([arrives_in, none]),
+            )
+            graph = graph if meet.is_circular else meet
         guessed = int(np.count_nonzero(evidence == EVIDENCE.index(INFERRED)))
         return Recorded(
             phases=phases,
@@ -273,6 +306,32 @@ def _lags(
     np.maximum.at(latest, after, end[before])
     free = np.where(latest > np.iinfo(np.int64).min, latest, free)
     return np.maximum(start - free, 0), int(np.count_nonzero(start < free))
+
+
+def _meetings(phases: Phases, told: Meetings) -> tuple[IntArray, IntArray]:
+    """Return the meeting that each phase waits in, and the one that it arrives at; `NO_MEETING`.
+
+    Those are left out in which times say that a rank went on before the last had come, or long after that:
+    times are those of each rank's own clock.
+    """
+    waits_in, arrives_in = np.full((2, len(phases)), NO_MEETING, np.int64)
+    arrives_in[told.arrival] = told.number
+    last = _last_arrivals(phases, arrives_in)[told.number]
+    since = phases.end[told.held] - last
+    waited = called(phases, RANKS_WAIT)[told.held]
+    wrong = (since < 0) | (waited & (since > _SLACK_NS))
+    right = ~np.isin(told.number, told.number[wrong])
+    waits_in[told.held[right]] = told.number[right]
+    arrives_in[told.arrival[~right]] = NO_MEETING
+    return waits_in, arrives_in
+
+
+def _last_arrivals(phases: Phases, arrives_in: IntArray) -> IntArray:
+    """Return when the last phase arrived at each meeting."""
+    last = np.full(int(arrives_in.max(initial=NO_MEETING)) + 1, np.iinfo(np.int64).min)
+    arrivals = np.flatnonzero(arrives_in >= 0)
+    np.maximum.at(last, arrives_in[arrivals], phases.start[arrivals])
+    return last
 
 
 def limits(model: ExecutionModel, within: int, of: int, places: int) -> list[Limit]:

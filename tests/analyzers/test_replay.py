@@ -106,6 +106,88 @@ def test_dependencies_are_between_siblings_and_parents_first() -> None:
         graph([-1, 0, 0], [(1, 2), (2, 1)]).replay(ints(DERIVE, 1, 1))
 
 
+# --- Meetings -----------------------------------------------------------------------------------------------
+
+MEETING = {"waits_in": ints(-1, -1, 0, -1, -1, 0, -1), "arrives_in": ints(-1, -1, 0, -1, -1, 0, -1)}
+TWO_RANKS = PhaseGraph(
+    ints(-1, 0, 0, 0, 0, 0, 0), ints(1, 2, 4, 5), ints(2, 3, 5, 6), lag=ints(0, 1, 0, 0, 0, 0, 0), **MEETING
+)
+"""Below the root two rows of three; the second of each is a meeting. The first row begins 1 later."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "met"),
+    [pytest.param(5, 3, 6, id="the late one"), pytest.param(1, 9, 9, id="the other")],
+)
+def test_who_meets_goes_on_after_the_last_arrival(first: int, second: int, met: int) -> None:
+    ran = TWO_RANKS.replay(ints(DERIVE, first, 4, 2, second, 3, 1))
+    assert ran.start.tolist() == [0, 1, 1 + first, met + 4, 0, second, met + 3]
+    assert ran.end.tolist() == [met + 6, 1 + first, met + 4, met + 6, second, met + 3, met + 4]
+
+
+def test_an_arrival_is_the_start_of_a_phase_whatever_is_in_it() -> None:
+    # 1 holds 2; 3 waits until 1 has begun, after its lag.
+    one = PhaseGraph(
+        ints(-1, 0, 1, 0), ints(), ints(), lag=ints(0, 7, 5, 0),
+        waits_in=ints(-1, -1, -1, 0), arrives_in=ints(-1, 0, -1, -1),
+    )  # fmt: skip
+    assert one.replay(ints(DERIVE, DERIVE, 10, 2)).end.tolist() == [22, 22, 22, 9]
+    assert one.replay(ints(DERIVE, 10, 0, 2)).end.tolist() == [17, 17, -1, 9]
+
+
+def test_a_phase_with_a_duration_must_not_hide_an_arrival_that_others_wait_for() -> None:
+    nested = PhaseGraph(
+        ints(-1, 0, 1, 0, 3), ints(), ints(),
+        waits_in=ints(-1, -1, 0, -1, 0), arrives_in=ints(-1, -1, 0, -1, 0),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="hides an arrival"):
+        nested.replay(ints(DERIVE, 7, 0, DERIVE, 0))
+    assert nested.replay(ints(DERIVE, 7, 0, 5, 0)).end.tolist() == [7, 7, -1, 5, -1], "both are hidden"
+    with pytest.raises(ValueError, match="no children"):
+        PhaseGraph(ints(-1, 0), ints(), ints(), waits_in=ints(0, -1))
+
+
+def test_meetings_that_wait_for_each_other_are_a_circle() -> None:
+    """Two rows, and two meetings that they come to in different orders."""
+    both = PhaseGraph(
+        ints(-1, 0, 0, 0, 0), ints(1, 3), ints(2, 4),
+        waits_in=ints(-1, 0, 1, 1, 0), arrives_in=ints(-1, 0, 1, 1, 0),
+    )  # fmt: skip
+    assert both.is_circular
+    with pytest.raises(Circular):
+        both.replay(ints(DERIVE, 1, 1, 1, 1))
+    assert not TWO_RANKS.is_circular
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=3, max_size=3), min_size=1),
+    st.integers(1, 4),
+)
+@settings(deadline=None, max_examples=100)
+def test_meetings_are_the_maximum_over_ranks(rounds: list[list[tuple[int, int]]], places: int) -> None:
+    """Rounds of three ranks: each works, then they meet, then each is through after its transfer."""
+    count = len(rounds)
+    # Of each round and rank the work and the transfer, below one root.
+    work = 1 + 2 * np.arange(3 * count).reshape(count, 3)
+    before = np.concatenate([work.ravel(), (work + 1)[:-1].ravel()])
+    after = np.concatenate([(work + 1).ravel(), work[1:].ravel()])
+    meets = np.full(1 + 6 * count, -1, np.int64)
+    meets[work + 1] = np.arange(count)[:, None]
+    parent = np.zeros(1 + 6 * count, np.int64)
+    parent[0] = -1
+    three = PhaseGraph(parent, before, after, waits_in=meets, arrives_in=meets)
+    now, ends = [0, 0, 0], []
+    for each in rounds:
+        last = max(at + took for at, (took, _) in zip(now, each, strict=True))
+        now = [last + transfer for _, transfer in each]
+        ends.append(now)
+    durations = ints(DERIVE, *(took for each in rounds for one in each for took in one))
+    ran = three.replay(durations)
+    assert ran.end[work + 1].tolist() == ends
+    limited = three.replay(durations, [Limit(work[0], places + 2)])
+    assert limited.end.tolist() == ran.end.tolist(), "as by the queue of events"
+
+
 # --- Limits -------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grademl_otel import semconv as sc
 from grademl_otel.analyzers.execution import BESIDE, DERIVED, INFERRED, SELF, Dependencies, ExecutionModel
 from grademl_otel.analyzers.execution import execution_model as model_of_spans
 from grademl_otel.analyzers.execution.dependencies import inferred
+from grademl_otel.analyzers.execution.meetings import Meetings
 from grademl_otel.analyzers.execution.repeatability import repeatability
 from grademl_otel.analyzers.graph.path import OBSERVED
 from grademl_otel.analyzers.replay.phases import Limit
@@ -23,12 +26,21 @@ from ..support.synthetic import MS, Training
 from .test_execution_tree import P, tree
 
 
-def model_of(*given_: P, told: tuple[tuple[int, int], ...] = ()) -> tuple[ExecutionModel, list[int]]:
-    """Return the model of phases, with ``told`` dependencies between places, and the node of each place."""
+def model_of(
+    *given_: P, told: tuple[tuple[int, int], ...] = (), met: Sequence[tuple[int, int, int]] = ()
+) -> tuple[ExecutionModel, list[int]]:
+    """Return the model of phases, with ``told`` dependencies between places, and the node of each place.
+
+    ``met``: places of an arrival, of the leaf that is held there, and the number of their meeting.
+    """
     phases, types, places = tree(*given_)
     known = Dependencies.of([(places[a], places[b]) for a, b in told], OBSERVED)
     every = Dependencies.join([known, inferred(phases, known)])
-    return ExecutionModel(phases, types, every, repeatability(phases, types, known), []), places
+    arrival, held, number = np.array(met, np.int64).reshape(-1, 3).T
+    at = np.array(places, np.int64)
+    meetings = Meetings(at[arrival], at[held], number)
+    repeats = repeatability(phases, types, known)
+    return ExecutionModel(phases, types, every, repeats, [], meetings=meetings), places
 
 
 def own(model: ExecutionModel, parent: int) -> int:
@@ -55,14 +67,18 @@ def runs_as_it_did(run: Recorded) -> bool:
 
 # --- As it was ----------------------------------------------------------------------------------------------
 
+STRAGGLING = Training(
+    ranks=3, workers=0, epochs=1, steps_per_epoch=4, explicit=True, compute_scale={1: 1.5},
+    more_ns={(2, sc.OPTIMIZER): 2 * MS}, eval_batches=0,
+)  # fmt: skip
 TRAINING = Training(ranks=2, epochs=2, steps_per_epoch=4, eval_batches=2, checkpoint_ns=5 * MS, explicit=True)
 
 
 @pytest.mark.parametrize("known_only", [False, True])
 @pytest.mark.parametrize(
     "training",
-    [TRAINING, replace(TRAINING, workers=0, ranks=1, explicit=False, micro=2)],
-    ids=["two", "micro"],
+    [TRAINING, replace(TRAINING, workers=0, ranks=1, explicit=False, micro=2), STRAGGLING],
+    ids=["two", "micro", "straggling"],
 )
 def test_a_run_runs_again_as_it_ran(training: Training, known_only: bool) -> None:
     trained = run_of(training)
@@ -228,3 +244,155 @@ def test_waits_can_be_held_to_when_they_ended() -> None:
     assert run.replay(durations).end[0] == 2
     until[places[2]] = 30
     assert run.replay(durations, earliest=until).end[0] == 30
+
+
+# --- Meetings of ranks --------------------------------------------------------------------------------------
+
+
+def programs(*works: Sequence[tuple[int, int]]) -> tuple[list[P], list[tuple[int, int, int]]]:
+    """Return the phases of ranks that work, meet, transfer, in rounds, and where they meet.
+
+    ``works``: of each round each rank's work and its transfer.
+    """
+    given_, met = [], []
+    now = [0] * len(works[0])
+    for number, each in enumerate(works):
+        arrived = [at + work for at, (work, _) in zip(now, each, strict=True)]
+        for rank, (_, transfer) in enumerate(each):
+            end = max(arrived) + transfer
+            given_.append((rank, P(0, "work", now[rank], arrived[rank])))
+            given_.append((rank, P(0, "collective", arrived[rank], end)))
+            if arrived[rank] < max(arrived):
+                given_.append((rank, P(0, "ranks.wait", arrived[rank], max(arrived))))
+            if transfer:
+                given_.append((rank, P(0, "collective.transfer", max(arrived), end)))
+            now[rank] = end
+            met.append((rank, number))
+    ranks = [P(-1, "rank", 0, max(now[rank], 1), step=rank) for rank in range(len(now))]
+    placed, arrivals, collective = list(ranks), [], -1
+    for rank, one in given_:
+        inside = one.name.startswith(("ranks.", "collective."))
+        placed.append(replace(one, parent=collective if inside else rank))
+        if one.name == "collective":
+            collective = len(placed) - 1
+            arrivals.append([collective, collective])
+        elif inside and arrivals[-1][0] == arrivals[-1][1]:
+            arrivals[-1][1] = len(placed) - 1  # the first of its parts
+    return placed, [(*one, number) for one, (_, number) in zip(arrivals, met, strict=True)]
+
+
+ROUNDS = ([(10, 2), (4, 1), (7, 2)], [(3, 0), (9, 4), (3, 2)])
+
+
+def test_a_wait_for_ranks_ends_when_the_last_has_come() -> None:
+    phases, met = programs(*ROUNDS)
+    model, places = model_of(*phases, met=met)
+    run = recorded(model)
+    assert runs_as_it_did(run)
+    assert not run.waits.any()
+    assert np.count_nonzero(run.meets) == 6
+    nodes = [places[ix] for ix, one in enumerate(phases) if one.name == "work"]
+    durations = run.busy.copy()
+    durations[nodes[0]] = 5
+    ran = run.replay(durations)
+    # 7 is the last now, that was 10; then 8 + 9, and the transfers.
+    assert (ran.end + run.origin)[nodes].tolist() == [5, 4, 7, 12, 17, 12]
+    assert ran.end[places[:3]].tolist() == [17, 21, 19]
+
+
+def test_who_had_nothing_to_wait_for_waits_for_those_that_are_later_now() -> None:
+    phases, met = programs([(10, 2), (4, 1)], [(10, 1), (2, 1)])
+    model, places = model_of(*phases, met=met)
+    run = recorded(model)
+    nodes = [places[ix] for ix, one in enumerate(phases) if one.name == "work"]
+    durations = run.busy.copy()
+    durations[nodes[0]] = 0
+    # The first rank begins its second work at 4 + 2, not at 0 + 2.
+    assert run.replay(durations).end[places[0]] == 4 + 2 + 10 + 1
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda ranks: st.lists(
+            st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=ranks, max_size=ranks),
+            min_size=1,
+            max_size=4,
+        )
+    ),
+    st.data(),
+)
+@settings(deadline=None, max_examples=100)
+def test_ranks_with_other_work_are_as_if_they_had_been_recorded(
+    rounds: list[list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    phases, met = programs(*rounds)
+    model, places = model_of(*phases, met=met)
+    run = recorded(model)
+    assert runs_as_it_did(run)
+    other = [[(data.draw(st.integers(0, 9)), transfer) for _, transfer in each] for each in rounds]
+    nodes = [places[ix] for ix, one in enumerate(phases) if one.name == "work"]
+    durations = run.busy.copy()
+    durations[nodes] = [work for each in other for work, _ in each]
+    expected = [one.end for one in programs(*other)[0] if one.name == "work"]
+    ran = run.replay(durations)
+    assert ran.end[nodes].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("wait", "meets"),
+    [
+        pytest.param(10, True, id="until the last has come"),
+        pytest.param(9, False, id="gone before"),
+        pytest.param(10 + 2 * MS, False, id="long after"),
+        pytest.param(10 + MS // 2, True, id="a little after"),
+    ],
+)
+def test_times_that_contradict_a_meeting_make_it_none(wait: int, meets: bool) -> None:
+    phases = [
+        P(-1, "rank", 0, 5 * MS),
+        P(-1, "rank", 0, 5 * MS),
+        P(0, "collective", 4, wait),
+        P(2, "ranks.wait", 4, wait),
+        P(1, "collective", 10, 12),
+        P(4, "collective.transfer", 10, 12),
+    ]
+    model, places = model_of(*phases, met=[(2, 3, 0), (4, 5, 0)])
+    run = recorded(model)
+    assert runs_as_it_did(run)
+    assert run.meets[places[3]] == run.meets[places[5]] == meets
+    assert run.waits[places[3]] != meets
+    assert run.busy[places[3]] == (wait - 10 if meets else wait - 4)
+
+
+def test_meetings_in_a_circle_are_none() -> None:
+    """Two meetings at one moment, to which the ranks come in different orders."""
+    phases = [
+        P(-1, "rank", 0, 9),
+        P(-1, "rank", 0, 9),
+        *(P(rank, "collective", 5, 5) for rank in (0, 0, 1, 1)),
+    ]
+    model, _ = model_of(*phases, met=[(2, 2, 0), (3, 3, 1), (4, 4, 1), (5, 5, 0)])
+    run = recorded(model)
+    assert not run.meets.any()
+    assert runs_as_it_did(run)
+
+
+def test_a_straggler_that_is_none_any_more() -> None:
+    """The run without it, by another simulator, is what the replay says."""
+    even = replace(STRAGGLING, compute_scale={})
+    trained, truth = run_of(STRAGGLING), run_of(even)
+    model = model_of_spans(trained.spans, [trained])
+    run, phases = recorded(model), model.phases
+    assert np.count_nonzero(run.meets) == STRAGGLING.ranks * STRAGGLING.steps_per_epoch
+    durations = run.busy.copy()
+    slow = model.select("**/rank[rank=1]/**")
+    for name, took in ((sc.FORWARD, even.forward_ns), (sc.BACKWARD, even.backward_ns)):
+        nodes = [node for node in slow.tolist() if phases.name(node) == name]
+        assert len(nodes) == STRAGGLING.steps_per_epoch
+        durations[nodes] = took
+    ran = run.replay(durations)
+    steps = model.select("**/step*")
+    model_of_truth = model_of_spans(truth.spans, [truth])
+    expected = model_of_truth.phases.end[model_of_truth.select("**/step*")] - even.start
+    assert (ran.end[steps] + run.origin - STRAGGLING.start).tolist() == expected.tolist()
+    assert expected.max() < (phases.end[steps] - STRAGGLING.start).max()
