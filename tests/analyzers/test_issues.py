@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from grademl_otel.analyzers.attribution.issues import (
     BOTTLENECK,
     IMBALANCE,
     MEASURED,
+    NO_OVERHEAD,
     Issue,
     Issues,
     issues_of,
@@ -49,7 +51,7 @@ from grademl_otel.analyzers.execution.model import SELF
 from grademl_otel.analyzers.resources.model import Resource, ResourceMetric, ResourceModel
 
 from .test_execution_tree import P, tree
-from .test_replay_recorded import model_of
+from .test_replay_recorded import model_of, programs
 
 S = 1_000_000_000
 
@@ -612,6 +614,83 @@ def test_ranks_that_take_turns_in_being_slow_are_not_told_to_gain_more_than_is_k
     model, _ = ranks((10, 4), (4, 10))
     found = issues_of(model, None)
     assert all(issue.gain == 0 for issue in found), "without the waits both ranks did as much"
+
+
+MEETING = [[(10, 2), (4, 2)], [(10, 2), (4, 2)]]
+"""Two rounds; in each the first rank works for 10, the second for 4, then both transfer for 2."""
+
+
+def meeting(rounds: Sequence[Sequence[tuple[int, int]]]) -> tuple[ExecutionModel, list[int]]:
+    phases, met = programs(*rounds)
+    return model_of(*(replace(one, start=one.start * S, end=one.end * S) for one in phases), met=met)
+
+
+def test_ranks_that_meet_gain_what_the_slowest_gains() -> None:
+    model, _ = meeting(MEETING)
+    found = issues_of(model, None)
+    (one,) = found
+    assert model.types.path(one.target) == "/run/rank/work", "in all else ranks wait for each other"
+    assert (one.gain, one.least, one.most) == (6, 6, 6), "7 + 2 + 7 + 2 in place of 24, and no more"
+    assert not any("for others" in note for note in found.notes)
+
+
+def test_a_bottleneck_of_one_rank_gains_until_the_others_are_the_last() -> None:
+    phases, met = programs(*MEETING)
+    first = [replace(one, name="slow") if (one.parent, one.name) == (1, "work") else one for one in phases]
+    model, _ = model_of(*(replace(one, start=one.start * S, end=one.end * S) for one in first), met=met)
+    seen = resources(("cpu", "", "busy", [1] * 24, 1))
+    told = bottlenecks(model, seen, [("**/slow", "cpu.*", 1.0)])
+    (one,) = issues_of(model, told, baseline=MEASURED)
+    assert (one.kind, one.phases) == (BOTTLENECK, 2)
+    assert one.removed == 20
+    assert (one.least, one.gain, one.most) == (12, 12, 12), "the others take 4 a round"
+
+
+def test_turns_are_evened_out_where_ranks_meet() -> None:
+    """Each rank does as much as the other, and both wait."""
+    (one,) = issues_of(meeting([[(10, 1), (4, 1)], [(4, 1), (10, 1)]])[0], None)
+    assert (one.gain, one.least, one.most) == (6, 6, 6)
+
+
+def test_a_collective_that_is_not_told_apart_is_a_wait() -> None:
+    model, _ = model_of(
+        *seconds((-1, "rank", 0, 10), (-1, "rank", 0, 10)),
+        *seconds((0, "work", 0, 9), (0, "collective", 9, 10), (1, "work", 0, 3), (1, "collective", 3, 10)),
+    )
+    found = issues_of(model, None)
+    targets = {model.types.path(issue.target) for issue in found}
+    assert targets == {"/rank", "/rank/work"}
+    assert all(issue.least == 0 for issue in found)
+    assert any("2 waits for others" in note for note in found.notes)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+    st.data(),
+)
+@settings(deadline=None, max_examples=60)
+def test_gains_are_ranges_and_no_losses(
+    rounds: list[list[tuple[int, int]]], known: bool, data: st.DataObject
+) -> None:
+    """Of ranks that meet, and of the same where it is not known that they do."""
+    model, _ = meeting(rounds) if known else model_of(*(
+        replace(one, start=one.start * S, end=one.end * S) for one in programs(*rounds)[0]
+    ))  # fmt: skip
+    length = int(model.phases.end[0]) // S
+    busy = data.draw(st.lists(st.sampled_from([0, 0.5, 1]), min_size=length, max_size=length))
+    told = bottlenecks(model, resources(("cpu", "", "busy", busy, 1)), EVERYTHING)
+    for baseline in (MEASURED, NO_OVERHEAD):
+        for one in issues_of(model, told, baseline=baseline):
+            assert 0 <= one.least <= one.gain + 1e-9
+            assert one.gain <= one.most + 1e-9
+            assert one.gain <= one.removed + 1e-9
+            if known:
+                assert one.least == one.most
 
 
 def test_sets_are_told_of_each_scope() -> None:

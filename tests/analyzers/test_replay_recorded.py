@@ -250,35 +250,29 @@ def test_waits_can_be_held_to_when_they_ended() -> None:
 
 
 def programs(*works: Sequence[tuple[int, int]]) -> tuple[list[P], list[tuple[int, int, int]]]:
-    """Return the phases of ranks that work, meet, transfer, in rounds, and where they meet.
+    """Return the phases of a run whose ranks work, meet, and transfer, in rounds; and where they meet.
 
-    ``works``: of each round each rank's work and its transfer.
+    ``works``: of each round each rank's work and its transfer. The ranks stand behind the run, then all else.
     """
-    given_, met = [], []
-    now = [0] * len(works[0])
+    ranks = len(works[0])
+    now, placed, met = [0] * ranks, [], []
     for number, each in enumerate(works):
         arrived = [at + work for at, (work, _) in zip(now, each, strict=True)]
+        last = max(arrived)
         for rank, (_, transfer) in enumerate(each):
-            end = max(arrived) + transfer
-            given_.append((rank, P(0, "work", now[rank], arrived[rank])))
-            given_.append((rank, P(0, "collective", arrived[rank], end)))
-            if arrived[rank] < max(arrived):
-                given_.append((rank, P(0, "ranks.wait", arrived[rank], max(arrived))))
+            collective = 1 + ranks + len(placed) + 1
+            placed += [
+                P(1 + rank, "work", now[rank], arrived[rank]),
+                P(1 + rank, "collective", arrived[rank], last + transfer),
+            ]
+            if arrived[rank] < last:
+                placed.append(P(collective, "ranks.wait", arrived[rank], last))
             if transfer:
-                given_.append((rank, P(0, "collective.transfer", max(arrived), end)))
-            now[rank] = end
-            met.append((rank, number))
-    ranks = [P(-1, "rank", 0, max(now[rank], 1), step=rank) for rank in range(len(now))]
-    placed, arrivals, collective = list(ranks), [], -1
-    for rank, one in given_:
-        inside = one.name.startswith(("ranks.", "collective."))
-        placed.append(replace(one, parent=collective if inside else rank))
-        if one.name == "collective":
-            collective = len(placed) - 1
-            arrivals.append([collective, collective])
-        elif inside and arrivals[-1][0] == arrivals[-1][1]:
-            arrivals[-1][1] = len(placed) - 1  # the first of its parts
-    return placed, [(*one, number) for one, (_, number) in zip(arrivals, met, strict=True)]
+                placed.append(P(collective, "collective.transfer", last, last + transfer))
+            met.append((collective, collective + (arrived[rank] < last or transfer > 0), number))
+            now[rank] = last + transfer
+    whole = [P(-1, "run", 0, max(now)), *(P(0, "rank", 0, end, step=rank) for rank, end in enumerate(now))]
+    return whole + placed, met
 
 
 ROUNDS = ([(10, 2), (4, 1), (7, 2)], [(3, 0), (9, 4), (3, 2)])
@@ -297,7 +291,7 @@ def test_a_wait_for_ranks_ends_when_the_last_has_come() -> None:
     ran = run.replay(durations)
     # 7 is the last now, that was 10; then 8 + 9, and the transfers.
     assert (ran.end + run.origin)[nodes].tolist() == [5, 4, 7, 12, 17, 12]
-    assert ran.end[places[:3]].tolist() == [17, 21, 19]
+    assert ran.end[places[:4]].tolist() == [21, 17, 21, 19]
 
 
 def test_who_had_nothing_to_wait_for_waits_for_those_that_are_later_now() -> None:
