@@ -290,6 +290,8 @@ class _Search:
                 candidates.append((uneven, exchange))
         candidates.sort(key=lambda one: (-one[0], one[1].scope, one[1].target))
         self.left_out += max(0, len(candidates) - MOST_IMBALANCES)
+        waiting = bool(self.run.waits.any())
+        floor_base = self._of_tops(self._floored(self.base)) if waiting else np.zeros(0)
         found = []
         for uneven, exchange in candidates[:MOST_IMBALANCES]:
             columns = free.copy()
@@ -307,9 +309,10 @@ class _Search:
                 uneven,
             )
             gain = least = float(self._of_tops(gains).mean())
-            if self.run.waits.any():
-                held = self._of_tops(self._floored(self.base)) - self._of_tops(self._floored(columns))
-                least = max(float(held.mean()), 0.0)
+            if self._hold_waits[exchange.members].any():
+                least = 0.0
+            elif waiting:
+                least = max(float((floor_base - self._of_tops(self._floored(columns))).mean()), 0.0)
             found.append(self._issue(change, gains, free_base, least, gain))
         return [one for one in found if one.gain >= 0 and (one.gains > 0).any()]
 
@@ -319,14 +322,23 @@ class _Search:
 
         These are as long as the slowest rank makes them.
         """
-        phases, run = self.model.phases, self.run
-        work = ~(run.waits | run.meets | called(phases, COLLECTIVE_TRANSFER))
-        above = np.flatnonzero(run.graph.arrives_in[: len(phases)] >= 0)
+        run, count = self.run, len(self.model.phases)
+        work = ~(run.waits | run.meets | called(self.model.phases, COLLECTIVE_TRANSFER))
+        return work & ~self._hold(run.graph.arrives_in[:count] >= 0)
+
+    @cached_property
+    def _hold_waits(self) -> BoolArray:
+        """Mask of the phases in which something waits for nobody knows whom."""
+        return self._hold(self.run.waits)
+
+    def _hold(self, mask: BoolArray) -> BoolArray:
+        """Return the mask of the phases of ``mask``, and of all that they are part of."""
+        held, above = mask.copy(), np.flatnonzero(mask)
         while len(above):
-            work[above] = False
-            above = np.unique(phases.parent[above])
+            held[above] = True
+            above = np.unique(self.model.phases.parent[above])
             above = above[above >= 0]
-        return work
+        return held
 
     def _of_types(self, kind: int) -> BoolArray:
         """Return the mask of the phases of type ``kind`` and of all that such are part of."""

@@ -90,16 +90,16 @@ class PhaseGraph:
             raise ValueError("in all sets of durations the same phases are derived")
         if (derived & ~self.inner).any():
             raise ValueError("a phase without children has a duration")
-        built = self._network(derived)
-        pools = self._pools(built, limits) if limits else None
+        built = self._network(derived, earliest)
         network = built.network
-        if pools is not None or earliest is not None:
-            floor = None
-            if earliest is not None:
-                floor = np.zeros(network.count, np.int64)
-                floor[built.begins[built.kept]] = earliest[built.kept]
+        if limits:
             network = Network(
-                network.count, network.before, network.after, delay=network.delay, earliest=floor, pools=pools
+                network.count,
+                network.before,
+                network.after,
+                delay=network.delay,
+                earliest=network.earliest,
+                pools=self._pools(built, limits),
             )
         took = np.zeros((network.count, columns.shape[1]), np.int64)
         timed = built.kept & ~derived
@@ -120,15 +120,16 @@ class PhaseGraph:
             return True
         return False
 
-    def _network(self, derived: BoolArray) -> _Built:
-        key = np.packbits(derived).tobytes()
+    def _network(self, derived: BoolArray, earliest: IntArray | None = None) -> _Built:
+        floor = b"" if earliest is None else np.ascontiguousarray(earliest).tobytes()
+        key = np.packbits(derived).tobytes() + floor
         if key not in self._built:
             if len(self._built) > 4:
                 self._built.clear()
-            self._built[key] = self._build(derived)
+            self._built[key] = self._build(derived, earliest)
         return self._built[key]
 
-    def _build(self, derived: BoolArray) -> _Built:
+    def _build(self, derived: BoolArray, earliest: IntArray | None) -> _Built:
         """Return the tasks: one of each phase that has a duration, two of each that is derived."""
         count, parent = len(self), self.parent
         kept = self._kept(derived)
@@ -169,8 +170,11 @@ class PhaseGraph:
         delay = np.zeros(tasks, np.int64)
         delay[begins[kept]] = self.lag[kept]
         delay[ends[two]] = self.tail[two]
+        floor = np.zeros(tasks, np.int64)
+        if earliest is not None:
+            floor[begins[kept]] = earliest[kept]
         joined = (np.concatenate(side) for side in zip(*edges, strict=True))
-        return _Built(Network(tasks, *joined, delay=delay), kept, begins, ends)
+        return _Built(Network(tasks, *joined, delay=delay, earliest=floor), kept, begins, ends)
 
     def _meeting(self, kept: BoolArray) -> tuple[IntArray, IntArray]:
         """Return the phases that arrive at meetings, and those that wait there, of the ``kept`` ones."""

@@ -608,6 +608,7 @@ def test_steps_of_ranks_that_are_called_the_same_exchange_work() -> None:
     targets = {model.types.path(issue.target) for issue in found}
     assert "/run/rank/step/collective.wait" not in targets, "a wait is no work"
     assert "/run/rank" in targets
+    assert named(found, IMBALANCE, "/run", "/run/rank").least == 0, "there are waits in it, too"
 
 
 def test_ranks_that_take_turns_in_being_slow_are_not_told_to_gain_more_than_is_known() -> None:
