@@ -318,12 +318,12 @@ class _Search:
 
     @cached_property
     def _work(self) -> BoolArray:
-        """Mask of the phases whose length is that of work: no wait, no transfer, nothing in which ranks meet.
+        """Mask of the phases that are work: no transfer, and nothing in which ranks meet.
 
-        These are as long as the slowest rank makes them.
+        These are as long as the slowest rank makes them. Other waits take no time where nothing waits.
         """
         run, count = self.run, len(self.model.phases)
-        work = ~(run.waits | run.meets | called(self.model.phases, COLLECTIVE_TRANSFER))
+        work = ~(run.meets | called(self.model.phases, COLLECTIVE_TRANSFER))
         return work & ~self._hold(run.graph.arrives_in[:count] >= 0)
 
     @cached_property

@@ -15,7 +15,7 @@ import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.arrays import BoolArray, IntArray
-from grademl_otel.analyzers.execution.model import INFERRED, Phases
+from grademl_otel.analyzers.execution.model import Phases
 from grademl_otel.analyzers.graph.runs.collective_parts import COLLECTIVE_TRANSFER, RANKS_WAIT
 from grademl_otel.analyzers.model.clock_ties import ONE_SIDED
 from grademl_otel.analyzers.model.collectives import Collectives
@@ -60,9 +60,8 @@ def meetings(phases: Phases, meeting_of_span: IntArray) -> Meetings:
     if not (meeting_of_span >= 0).any():
         return no_meetings()
     of = np.where(phases.span_ix >= 0, meeting_of_span[phases.span_ix], NO_MEETING)
-    placed = (of >= 0) & ~phases.has(INFERRED)
     wait = called(phases, RANKS_WAIT)
-    held = np.flatnonzero(placed & phases.leaves & (wait | called(phases, COLLECTIVE_TRANSFER)))
+    held = np.flatnonzero((of >= 0) & phases.leaves & (wait | called(phases, COLLECTIVE_TRANSFER)))
     arrival = phases.parent[held].astype(np.int64)
     known = called(phases, semconv.COLLECTIVE)[arrival] & (of[arrival] == of[held])
     held, arrival = held[known], arrival[known]

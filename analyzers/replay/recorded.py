@@ -103,7 +103,7 @@ class Recorded:
         full = np.concatenate([np.where(own[:, None], 0, columns), self._pieces(columns)])
         floor = None
         if earliest is not None:
-            floor = np.concatenate([np.where(own, 0, earliest), np.zeros(len(self.piece_of), np.int64)])
+            floor = np.concatenate([earliest, np.zeros(len(self.piece_of), np.int64)])
         ran = self.graph.replay(full, limits, floor)
         start, end = ran.start[:count], ran.end[:count]
         if len(self.piece_of):
@@ -152,7 +152,6 @@ class _Builder:
         end = np.concatenate([self.end, pieces.end])
         gates = self._gates(parent, end)
         lag, contradicted = _lags(parent, start, end, before, after)
-        lag[:count][self.own] = 0
         tail = self._tails(parent, end, gates)
         graph = PhaseGraph(parent, before, after, lag=lag, tail=tail, gates=gates)
         waits_in, arrives_in = _meetings(phases, self.meetings)

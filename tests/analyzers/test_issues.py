@@ -48,6 +48,8 @@ from grademl_otel.analyzers.attribution.observations import EXACT, VARIABLE, Obs
 from grademl_otel.analyzers.attribution.rules import Blocking, Rule, RuleSet
 from grademl_otel.analyzers.execution import BESIDE, DERIVED, ExecutionModel, Phases
 from grademl_otel.analyzers.execution.model import SELF
+from grademl_otel.analyzers.execution.repeatability import DAG
+from grademl_otel.analyzers.replay.phases import Limit
 from grademl_otel.analyzers.resources.model import Resource, ResourceMetric, ResourceModel
 
 from .test_execution_tree import P, tree
@@ -632,6 +634,7 @@ def test_ranks_that_meet_gain_what_the_slowest_gains() -> None:
     (one,) = found
     assert model.types.path(one.target) == "/run/rank/work", "in all else ranks wait for each other"
     assert (one.gain, one.least, one.most) == (6, 6, 6), "7 + 2 + 7 + 2 in place of 24, and no more"
+    assert [model.phases.path(node) for node in one.affected.tolist()] == ["/", "/run"], "of both together"
     assert not any("for others" in note for note in found.notes)
 
 
@@ -645,6 +648,19 @@ def test_a_bottleneck_of_one_rank_gains_until_the_others_are_the_last() -> None:
     assert (one.kind, one.phases) == (BOTTLENECK, 2)
     assert one.removed == 20
     assert (one.least, one.gain, one.most) == (12, 12, 12), "the others take 4 a round"
+
+
+def test_neither_waits_nor_transfers_nor_what_holds_them_are_work() -> None:
+    model, _ = meeting([[(10, 3), (4, 2), (7, 1)], [(10, 1), (7, 5), (4, 3)]])
+    assert {model.types.path(issue.target) for issue in issues_of(model, None)} == {"/run/rank/work"}
+
+
+def test_of_a_wait_nothing_can_be_removed_but_what_others_leave() -> None:
+    model, _ = meeting(MEETING)
+    seen = resources(("cpu", "", "busy", [1] * 24, 1))
+    told = bottlenecks(model, seen, [("**/ranks.wait", "cpu.*", 1.0)])
+    for baseline in (MEASURED, NO_OVERHEAD):
+        assert not [one for one in issues_of(model, told, baseline=baseline) if one.kind == BOTTLENECK]
 
 
 def test_turns_are_evened_out_where_ranks_meet() -> None:
@@ -710,6 +726,30 @@ def test_sets_are_told_of_each_scope() -> None:
     assert forward.uneven(model.phases.duration) == 4 * S
 
 
+def test_what_depends_on_each_other_does_not_exchange_work() -> None:
+    """Of each job task 2 comes after task 0, beside task 1: those of both jobs with one number do."""
+    jobs = [P(-1, "job", 0, 9 * S) for _ in range(2)]
+    tasks = [
+        P(job, "task", *times, step=at) for job in (0, 1) for at, times in enumerate(((0, 4), (0, 9), (4, 8)))
+    ]
+    model, _ = model_of(*jobs, *tasks, told=((2, 4), (5, 7)))
+    assert model.repeats[model.types.at("/job/task")] == DAG
+    (one,) = [
+        one
+        for one in balance.exchanges(model, model.phases.has(SELF))
+        if model.types.path(one.target) == "/job/task"
+    ]
+    assert one.first.tolist() == [0, 2, 4]
+    assert model.phases.number[one.members].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_nobody_recorded_has_no_work_to_give_away() -> None:
+    lanes = [P(0, "worker", flags=BESIDE | DERIVED) for _ in range(2)]
+    model, _ = model_of(P(-1, "rank", 0, 9), *lanes, P(1, "fetch", 0, 9), P(2, "fetch", 0, 3))
+    targets = {one.target for one in balance.exchanges(model, model.phases.has(SELF))}
+    assert {model.types.path(target) for target in targets} == {"/rank/worker/fetch"}
+
+
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5))
 @settings(deadline=None, max_examples=30)
 def test_an_even_spread_is_never_worse_and_the_mean_is_the_end(works: list[int]) -> None:
@@ -717,6 +757,51 @@ def test_an_even_spread_is_never_worse_and_the_mean_is_the_end(works: list[int])
     model, _ = model_of(*seconds((-1, "run", 0, longest), *((0, "task", 0, work) for work in works)))
     gain = sum(issue.gain for issue in issues_of(model, None))
     assert gain == pytest.approx(longest - sum(works) / len(works))
+
+
+def test_self_time_is_spread_evenly_by_what_it_takes_not_by_where_it_lies() -> None:
+    model, _ = model_of(
+        *seconds(
+            (-1, "run", 0, 12), (0, "task", 0, 12), (0, "task", 0, 6), (1, "part", 4, 8), (2, "part", 1, 5)
+        )
+    )
+    one = named(issues_of(model, None), IMBALANCE, "/run", "/run/task/self")
+    assert one.gain == pytest.approx(3), "8 and 2 become 5 and 5, beside 4 each"
+
+
+def test_what_would_cost_more_than_it_gains_is_no_issue() -> None:
+    """In the first stage an even spread gains 3; in the second it delays what comes after."""
+    model, _ = model_of(
+        *seconds(
+            (-1, "run", 0, 32), (0, "stage", 0, 10), (0, "stage", 10, 32),
+            (1, "rank", 0, 10), (1, "rank", 0, 4), (2, "rank", 10, 20), (2, "rank", 10, 32),
+            (3, "work", 0, 10), (4, "work", 0, 4),
+            (5, "work", 10, 20), (6, "work", 10, 12), (6, "end", 12, 32),
+        )
+    )  # fmt: skip
+    found = issues_of(model, None)
+    assert "/run/stage/rank/work" not in {model.types.path(one.target) for one in found}
+    assert "/run/stage/rank" in {model.types.path(one.target) for one in found}
+
+
+def test_a_limit_is_simulated_and_told() -> None:
+    """S3, and the same without a bottleneck that is half of it."""
+    model, (run, *tasks) = model_of(*seconds((-1, "run", 0, 10), *[(0, "task", 0, 10)] * 5))
+    limit = Limit(np.array(tasks), 2)
+    seen = resources(("cpu", "", "busy", [1] * 5 + [0.1] * 5, 1))
+    told = bottlenecks(model, seen, [("**/task", "cpu.*", 1.0)])
+    found = issues_of(model, told, baseline=MEASURED, limits=[limit])
+    assert found.simulated[run] == 30
+    (one,) = found
+    assert one.gain == pytest.approx(15)
+    assert any("limit" in note for note in found.notes)
+
+
+def test_the_whole_is_not_what_runs_beside_it() -> None:
+    model, (rank, *_) = model_of(
+        P(-1, "rank", flags=DERIVED), P(0, "worker", flags=BESIDE | DERIVED), P(1, "fetch", 0, 3 * S)
+    )
+    assert issues_of(model, None).tops.tolist() == [rank]
 
 
 def test_nothing_at_all_has_no_issues() -> None:

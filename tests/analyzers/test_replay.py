@@ -125,6 +125,11 @@ def test_who_meets_goes_on_after_the_last_arrival(first: int, second: int, met: 
     assert ran.end.tolist() == [met + 6, 1 + first, met + 4, met + 6, second, met + 3, met + 4]
 
 
+def test_the_earliest_time_is_that_of_an_arrival_too() -> None:
+    ran = TWO_RANKS.replay(ints(DERIVE, 1, 4, 2, 3, 3, 1), earliest=ints(0, 0, 8, 0, 0, 0, 0))
+    assert ran.start.tolist() == [0, 1, 8, 12, 0, 3, 11]
+
+
 def test_an_arrival_is_the_start_of_a_phase_whatever_is_in_it() -> None:
     # 1 holds 2; 3 waits until 1 has begun, after its lag.
     one = PhaseGraph(

@@ -190,6 +190,13 @@ def test_other_lanes_take_no_time_of_their_parent() -> None:
     assert ends(run, fetch=0)["rank"] == 50
 
 
+def test_what_has_only_other_lanes_is_as_long_as_they_are() -> None:
+    model, _ = model_of(
+        P(-1, "rank", flags=DERIVED), P(0, "worker", flags=BESIDE | DERIVED), P(1, "fetch", 0, 45)
+    )
+    assert ends(recorded(model), fetch=5) == {"": 5, "rank": 5, "worker": 5, "fetch": 5}
+
+
 def test_a_child_that_outlived_its_parent_does_not_hold_it() -> None:
     model, _ = model_of(P(-1, "request", 0, 10), P(0, "call", 0, 8), P(0, "log", 9, 30))
     run = recorded(model)
@@ -355,6 +362,7 @@ def test_times_that_contradict_a_meeting_make_it_none(wait: int, meets: bool) ->
     assert runs_as_it_did(run)
     assert run.meets[places[3]] == run.meets[places[5]] == meets
     assert run.waits[places[3]] != meets
+    assert (run.graph.arrives_in >= 0).any() == meets
     assert run.busy[places[3]] == (wait - 10 if meets else wait - 4)
 
 
