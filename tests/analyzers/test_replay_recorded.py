@@ -366,6 +366,17 @@ def test_times_that_contradict_a_meeting_make_it_none(wait: int, meets: bool) ->
     assert run.busy[places[3]] == (wait - 10 if meets else wait - 4)
 
 
+def test_of_two_meetings_the_one_that_times_contradict_is_none() -> None:
+    phases, met = programs(*ROUNDS)
+    early = [replace(one, end=9) if (one.name, one.end) == ("ranks.wait", 10) else one for one in phases]
+    model, _ = model_of(*early, met=met)
+    run, meetings = recorded(model), model.meetings
+    second = meetings.number == 1
+    assert sorted(np.flatnonzero(run.meets)) == sorted(meetings.held[second])
+    assert sorted(np.flatnonzero(run.graph.arrives_in >= 0)) == sorted(meetings.arrival[second])
+    assert runs_as_it_did(run)
+
+
 def test_meetings_in_a_circle_are_none() -> None:
     """Two meetings at one moment, to which the ranks come in different orders."""
     phases = [
