@@ -311,7 +311,7 @@ def _meetings(phases: Phases, told: Meetings) -> tuple[IntArray, IntArray]:
     """Return the meeting that each phase waits in, and the one that it arrives at; `NO_MEETING`.
 
     Those are left out in which times say that a rank went on before the last had come, or long after that:
-    times are those of each rank's own clock.
+    clocks of hosts may not be known well enough.
     """
     waits_in, arrives_in = np.full((2, len(phases)), NO_MEETING, np.int64)
     arrives_in[told.arrival] = told.number

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.execution import BESIDE, DERIVED, INFERRED, SELF, Dependencies, ExecutionModel
 from grademl_otel.analyzers.execution import execution_model as model_of_spans
@@ -21,8 +23,9 @@ from grademl_otel.analyzers.graph.path import OBSERVED
 from grademl_otel.analyzers.replay.phases import Limit
 from grademl_otel.analyzers.replay.recorded import Recorded, limits, recorded
 
+from ..support import losses
 from ..support.build import run_of
-from ..support.synthetic import MS, Training
+from ..support.synthetic import MS, Training, simulate
 from .test_execution_tree import P, tree
 
 
@@ -388,6 +391,20 @@ def test_meetings_in_a_circle_are_none() -> None:
     run = recorded(model)
     assert not run.meets.any()
     assert runs_as_it_did(run)
+
+
+@pytest.mark.parametrize("by", [-30 * MS, 7200 * 1000 * MS])
+def test_what_a_clock_shows_takes_no_meeting_away(by: int, tmp_path: Path) -> None:
+    training = replace(STRAGGLING, steps_per_epoch=40)
+    true = losses.on_hosts(simulate(training).otlp_lines(), {2: "node-1"})
+    lengths = []
+    for lines in (true, losses.shifted(true, "node-1", by)):
+        (tmp_path / "traces.jsonl").write_bytes(lines)
+        run = recorded(analyzers.execution_model(tmp_path / "traces.jsonl"))
+        assert np.count_nonzero(run.meets) == training.ranks * training.steps_per_epoch
+        assert runs_as_it_did(run)
+        lengths.append(int(run.replay().end[0]))
+    assert abs(lengths[1] - lengths[0]) <= 2 * MS, "as well as clocks are known"
 
 
 def test_a_straggler_that_is_none_any_more() -> None:
