@@ -508,6 +508,11 @@ def test_what_waits_gives_a_range() -> None:
     assert any("1 wait for others" in note for note in found.notes)
 
 
+def test_a_wait_that_took_no_time_is_not_told() -> None:
+    model, _ = model_of(*seconds((-1, "step", 0, 4), (0, "data.wait", 0, 0), (0, "forward", 0, 4)))
+    assert not any("for others" in note for note in issues_of(model, None).notes)
+
+
 def test_what_runs_beside_can_only_shorten_waits() -> None:
     model, _ = model_of(
         P(-1, "rank", 0, 10 * S),
@@ -552,7 +557,7 @@ def test_several_traces_have_the_mean_gain() -> None:
     assert len(found.tops) == 2
     (one,) = found
     assert one.gain == pytest.approx(3)
-    assert one.of_measured == pytest.approx(6 / 8)
+    assert one.of_measured == one.of_simulated == pytest.approx(6 / 8)
     (of_type,) = found.of_type(model.types.at("/get"))
     assert of_type.gain == pytest.approx(3)
     assert of_type.of_measured == pytest.approx(6 / 8)
@@ -762,7 +767,9 @@ def test_an_even_spread_is_never_worse_and_the_mean_is_the_end(works: list[int])
     assert gain == pytest.approx(longest - sum(works) / len(works))
 
 
-def test_self_time_is_spread_evenly_by_what_it_takes_not_by_where_it_lies() -> None:
+def test_self_time_is_spread_evenly_by_what_it_takes_not_by_where_it_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, _ = model_of(
         *seconds(
             (-1, "run", 0, 12), (0, "task", 0, 12), (0, "task", 0, 6), (1, "part", 4, 8), (2, "part", 1, 5)
@@ -770,6 +777,9 @@ def test_self_time_is_spread_evenly_by_what_it_takes_not_by_where_it_lies() -> N
     )
     one = named(issues_of(model, None), IMBALANCE, "/run", "/run/task/self")
     assert one.gain == pytest.approx(3), "8 and 2 become 5 and 5, beside 4 each"
+    monkeypatch.setattr(issues, "MOST_IMBALANCES", 1)
+    fewer = issues_of(model, None)
+    assert (len(fewer), fewer.left_out) == (1, 1)
 
 
 def test_what_would_cost_more_than_it_gains_is_no_issue() -> None:

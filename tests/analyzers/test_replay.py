@@ -239,6 +239,11 @@ def test_a_phase_with_a_duration_must_not_hide_a_part_of_a_limit() -> None:
     assert ran.end.tolist() == [7, 7, 1, -1, 1]
 
 
+def test_who_asks_for_a_place_does_not_begin_before_its_earliest_time() -> None:
+    ran = CHAIN_BESIDE.replay(ints(DERIVE, 1, 5, 2), [Limit(ints(2, 3), 1)], earliest=ints(0, 0, 20, 0))
+    assert ran.start.tolist() == [0, 0, 20, 0]
+
+
 def test_places_that_are_never_given_back_are_told() -> None:
     takes, gives = ints(0, 0), ints(NO_POOL, NO_POOL)
     with pytest.raises(Stuck):

@@ -193,6 +193,18 @@ def test_other_lanes_take_no_time_of_their_parent() -> None:
     assert ends(run, fetch=0)["rank"] == 50
 
 
+def test_what_is_launched_into_another_lane_holds_nobody_up() -> None:
+    model, _ = model_of(
+        P(-1, "all", 0, 10),
+        P(0, "launch", 0, 4),
+        P(0, "next", 6, 10),
+        P(0, "kernel", 5, 9, flags=BESIDE),
+        told=((1, 3),),
+    )
+    run = recorded(model)
+    assert ends(run, launch=1) == {"": 7, "all": 7, "launch": 1, "next": 7, "kernel": 6, "self": 3}
+
+
 def test_what_has_only_other_lanes_is_as_long_as_they_are() -> None:
     model, _ = model_of(
         P(-1, "rank", flags=DERIVED), P(0, "worker", flags=BESIDE | DERIVED), P(1, "fetch", 0, 45)
