@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what metrics of monitors mean into docs/resources.md, from analyzers/resources/naming.py.
+"""Write what metrics of monitors mean into docs/resources.md, from analyzers/resource_model/naming.py.
 
 python tools/document_resources.py
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from grademl_otel.analyzers.resources.naming import EXPORTERS, OTLP, Meaning
+from grademl_otel.analyzers.resource_model.naming import EXPORTERS, OTLP, Meaning
 from grademl_otel.catalog import METRICS
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "resources.md"

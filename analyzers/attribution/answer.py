@@ -31,9 +31,9 @@ from grademl_otel.analyzers.execution.model import Phases
 from grademl_otel.analyzers.execution.whole import ExecutionModel
 from grademl_otel.analyzers.model.facts import Run
 from grademl_otel.analyzers.modelled import model_of, runs_of
-from grademl_otel.analyzers.resources.assemble import resources_of
-from grademl_otel.analyzers.resources.model import ResourceModel
-from grademl_otel.analyzers.resources.settings import ResourceSettings
+from grademl_otel.analyzers.resource_model.assemble import resources_of
+from grademl_otel.analyzers.resource_model.model import ResourceModel
+from grademl_otel.analyzers.resource_model.settings import ResourceSettings
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.suggest import or_near
 

@@ -37,7 +37,7 @@ from grademl_otel.analyzers.attribution.rules import FIT, Assignment, Rule, Rule
 from grademl_otel.analyzers.attribution.upsampling import upsample
 from grademl_otel.analyzers.attribution.usage import Attribution, Use
 from grademl_otel.analyzers.execution.whole import ExecutionModel
-from grademl_otel.analyzers.resources.model import ResourceModel
+from grademl_otel.analyzers.resource_model.model import ResourceModel
 from grademl_otel.analyzers.sql.paths import path_regex
 
 _SECOND: Final = 1e9

@@ -14,7 +14,7 @@ from grademl_otel.analyzers.attribution.mapping import Mapped
 from grademl_otel.analyzers.attribution.rules import Assignment, Blocking, glob
 from grademl_otel.analyzers.execution.model import Phases
 from grademl_otel.analyzers.execution.self_time import gaps
-from grademl_otel.analyzers.resources.model import ResourceModel
+from grademl_otel.analyzers.resource_model.model import ResourceModel
 
 
 @dataclass(frozen=True, eq=False)

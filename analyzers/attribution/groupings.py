@@ -42,7 +42,7 @@ from grademl_otel.analyzers.attribution.bottlenecks import (
 )
 from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE
 from grademl_otel.analyzers.attribution.usage import Attribution
-from grademl_otel.analyzers.resources.model import ResourceModel
+from grademl_otel.analyzers.resource_model.model import ResourceModel
 
 if TYPE_CHECKING:
     from grademl_otel.analyzers.attribution.attribute import Attributed, Signatures

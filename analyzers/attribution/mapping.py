@@ -20,7 +20,7 @@ from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.attribution.rules import ranks_of
 from grademl_otel.analyzers.execution.model import Phases, Types
 from grademl_otel.analyzers.model.facts import Run
-from grademl_otel.analyzers.resources.model import NO_PARENT, ResourceModel
+from grademl_otel.analyzers.resource_model.model import NO_PARENT, ResourceModel
 
 GPU: Final = "gpu"
 PROCESS: Final = "process"

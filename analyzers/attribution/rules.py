@@ -22,7 +22,7 @@ from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE
 from grademl_otel.analyzers.execution.model import Types
 from grademl_otel.analyzers.execution.patterns import Pattern
-from grademl_otel.analyzers.resources.settings import Capacity
+from grademl_otel.analyzers.resource_model.settings import Capacity
 
 FIT: Final = 3
 """A phase uses a share as `VARIABLE`, by a weight that the observations tell (`fit`)."""

@@ -39,7 +39,7 @@ from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABL
 from grademl_otel.analyzers.attribution.rules import FIT, Blocking, Rule, RuleSet
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.execution.patterns import InvalidPattern, Pattern
-from grademl_otel.analyzers.resources.settings import Capacity
+from grademl_otel.analyzers.resource_model.settings import Capacity
 from grademl_otel.analyzers.suggest import or_near
 
 if sys.version_info >= (3, 11):

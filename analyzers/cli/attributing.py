@@ -102,7 +102,7 @@ def resources(**options: Any) -> Outcome:
     grademl resources --phase '**/step' --depth 1           the phases of the steps alone
     grademl resources --by rank --metric 'gpu.*'            GPUs, a row a rank
     grademl resources jaeger://jaeger --run 3f2a --prometheus http://prometheus:9090
-    grademl resources --csv nvidia-smi.csv --rules rules.toml -f html -o resources.html
+    grademl resources --csv samples.csv --rules rules.toml -f html -o resources.html
     """
     from grademl_otel.analyzers import answers
     from grademl_otel.analyzers.attribution.question import Question

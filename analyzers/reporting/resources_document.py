@@ -207,7 +207,7 @@ class ResourcesDocument(Shown, screen="reporting.resources_screen"):
 
         made_of: tuple[Subject, Found] | None = vars(self).get("_made_of")
         if made_of is None:
-            raise UsageError("this answer does not know its source; make it with `analyzers.resources`")
+            raise UsageError("this answer does not know its source; make it with `analyzers.resource_model`")
         return resources_page(*made_of, self)
 
     def _tables(self) -> Mapping[str, Records]:

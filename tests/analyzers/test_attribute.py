@@ -23,7 +23,7 @@ from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABL
 from grademl_otel.analyzers.attribution.rules import FIT, Blocking, Rule, RuleSet
 from grademl_otel.analyzers.attribution.rules_file import parse_rules
 from grademl_otel.analyzers.execution import SELF, ExecutionModel, execution_model
-from grademl_otel.analyzers.resources.model import ResourceModel
+from grademl_otel.analyzers.resource_model.model import ResourceModel
 
 from ..support.attributed import SECOND, Ph, model_of, observed, rank, resources_of, run_of
 from ..support.build import R, S, run_from

@@ -84,7 +84,7 @@ def test_bash_completes_commands_options_choices_and_runs(ask: Ask) -> None:
     assert answers[5].split() == ["latest", RUNS[1][:12], RUNS[0][:12]]  # the latest first
     assert answers[6].split() == ["latest", RUNS[0][:12]]
     assert answers[7].split() == ["last", "all"]
-    assert answers[8] == "report"
+    assert answers[8].split() == ["report", "resources"]
     assert answers[9].split() == ["bash", "zsh", "fish"]
 
 

@@ -27,6 +27,7 @@ from grademl_otel.analyzers.cli.commands import BY, grademl
 from grademl_otel.analyzers.reporting import sections
 from grademl_otel.analyzers.shown import Shown
 from tests.support.jaeger_cases import many_traces
+from tests.support.monitored import BEGIN, with_table
 from tests.support.synthetic import MS, Training, simulate
 
 ROOT = Path(__file__).parents[2]
@@ -78,12 +79,21 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fetch_ns=(1 + number) * MS,
             start=Training.start + number * 10**12,
         )
-        lines = simulate(training).otlp_lines()
+        sim = simulate(training)
+        # A second of its life, from its start on, was monitored.
+        at = (training.start - BEGIN) // 10**9 + 1
+        with_table(sim, [("gpu", "utilization", "GPU-a", [930], 1000), ("cpu", "busy", "", [2000], 8000)], at)
+        lines = sim.otlp_lines()
         for store in ("grademl-runs", "runs/nightly", ("old-runs", "new-runs")[number]):
             place = folder / store / f"20261201T08220{number}Z-{run_id}"
             place.mkdir(parents=True)
             (place / "traces.jsonl").write_bytes(lines)
         (folder / "run.jsonl").write_bytes(lines)
+    (folder / "rules.toml").write_text("builtin = true\n")
+    (folder / "samples.csv").write_text(
+        "time,host,resource,id,metric,value,unit\n"
+        + "".join(f"{Training.start + at},node-0,disk,sda,read,1e8,By/s\n" for at in (10**9, 2 * 10**9))
+    )
     assert run(["pull", str(folder / "grademl-runs"), "--run", "3f2a", "-o", str(folder / "run-3f2a")]) == 0
     return folder
 
@@ -200,6 +210,7 @@ def documents(here: Path) -> Iterator[list[str]]:
     yield ["path", "--steps", "10:20"]
     yield ["path", "many.json"]
     yield ["ranks"]
+    yield ["resources"]
     yield ["doctor", "grademl-runs"]
     yield ["diff", "--steps", "10:60"]
     yield ["check", "steps>1"]

@@ -50,7 +50,7 @@ from grademl_otel.analyzers.execution import BESIDE, DERIVED, ExecutionModel, Ph
 from grademl_otel.analyzers.execution.model import SELF
 from grademl_otel.analyzers.execution.repeatability import DAG
 from grademl_otel.analyzers.replay.phases import Limit
-from grademl_otel.analyzers.resources.model import Resource, ResourceMetric, ResourceModel
+from grademl_otel.analyzers.resource_model.model import Resource, ResourceMetric, ResourceModel
 
 from .test_execution_tree import P, tree
 from .test_replay_recorded import model_of, programs

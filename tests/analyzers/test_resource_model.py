@@ -13,10 +13,10 @@ import pytest
 
 from grademl_otel.analyzers.errors import GrademlError, NothingFound, UsageError
 from grademl_otel.analyzers.model.clocks import ClockRule
-from grademl_otel.analyzers.resources import naming
-from grademl_otel.analyzers.resources.assemble import resources_of
-from grademl_otel.analyzers.resources.model import ResourceMetric, ResourceModel
-from grademl_otel.analyzers.resources.settings import Capacity, ResourceSettings
+from grademl_otel.analyzers.resource_model import naming
+from grademl_otel.analyzers.resource_model.assemble import resources_of
+from grademl_otel.analyzers.resource_model.model import ResourceMetric, ResourceModel
+from grademl_otel.analyzers.resource_model.settings import Capacity, ResourceSettings
 from grademl_otel.catalog import METRICS
 from grademl_otel.catalog.metric import COUNTER
 from tests.support.monitored import (

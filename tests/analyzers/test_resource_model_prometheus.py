@@ -14,13 +14,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from grademl_otel.analyzers.errors import SourceError, UsageError
-from grademl_otel.analyzers.resources import prometheus_api
-from grademl_otel.analyzers.resources.assemble import resources_of
-from grademl_otel.analyzers.resources.prometheus_api import Prometheus
-from grademl_otel.analyzers.resources.settings import ResourceSettings
+from grademl_otel.analyzers.resource_model import prometheus_api
+from grademl_otel.analyzers.resource_model.assemble import resources_of
+from grademl_otel.analyzers.resource_model.prometheus_api import Prometheus
+from grademl_otel.analyzers.resource_model.settings import ResourceSettings
 from grademl_otel.analyzers.sources.base import SourceOptions
 from tests.support.httpserver import EndingServer
-from tests.support.monitored import BEGIN, NODE, S, subject
+from tests.support.monitored import BEGIN, NODE, SLOW, S, subject
 
 Asked = dict[str, list[str]]
 Answer = Callable[[str, Asked], tuple[int, object]]
@@ -107,6 +107,28 @@ def test_windows_are_halved_until_the_server_answers(tmp_path: Path, most: float
     assert path == "/host[name=node-0]/gpu[id=GPU-a]:power"
     assert values == [float(at) for at in range(1, len(values) + 1)]
     assert len(values) in (10, 11)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"__name__": "hw_power", "hw_id": "GPU-a", "hw_type": "gpu", "host_name": NODE},
+        {"__name__": "hw.power", "hw.id": "GPU-a", "hw.type": "gpu", "host.name": NODE},
+    ],
+)
+def test_names_of_servers_that_translate_less(tmp_path: Path, labels: dict[str, str]) -> None:
+    with serving(has([labels])) as fake:
+        ((path, values),) = read(tmp_path, fake)
+        query = next(asked["query"][0] for path, asked, _ in fake.asked if path.endswith("/query"))
+    assert (path, values[:2]) == ("/host[name=node-0]/gpu[id=GPU-a]:power", [1, 2])
+    assert ("host_name=~" in query) != ('"host.name"=~' in query)
+
+
+def test_processes_of_other_runs_are_nobodys_here(tmp_path: Path) -> None:
+    labels = {"__name__": "process_memory_usage_bytes", "host_name": NODE, "grademl_rank": "0"}
+    runs = [{**labels, "grademl_run_id": run} for run in (SLOW.run_id, "f" * 32)]
+    with serving(has(runs)) as fake:
+        assert [path for path, _ in read(tmp_path, fake)] == ["/host[name=node-0]/process[id=rank 0]:memory"]
 
 
 def test_instances_of_gpus_and_their_processes(tmp_path: Path) -> None:

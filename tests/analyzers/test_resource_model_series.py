@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grademl_otel.analyzers.attribution.observations import Observations
-from grademl_otel.analyzers.resources import units
-from grademl_otel.analyzers.resources.devices import counted_twice
-from grademl_otel.analyzers.resources.machines import Machines
-from grademl_otel.analyzers.resources.merging import disagreement, integral, merged
-from grademl_otel.analyzers.resources.series import Averages, averages, of_counter, of_samples
-from grademl_otel.analyzers.resources.sums import difference, sliced, summed, total
+from grademl_otel.analyzers.resource_model import units
+from grademl_otel.analyzers.resource_model.devices import counted_twice
+from grademl_otel.analyzers.resource_model.machines import Machines
+from grademl_otel.analyzers.resource_model.merging import disagreement, integral, merged
+from grademl_otel.analyzers.resource_model.series import Averages, averages, of_counter, of_samples
+from grademl_otel.analyzers.resource_model.sums import difference, sliced, summed, total
 
 S = 1_000_000_000
 END = 40

@@ -17,7 +17,7 @@ from grademl_otel.analyzers.attribution.rules import FIT, RULES, Assignment, Blo
 from grademl_otel.analyzers.attribution.rules_file import parse_rules, read_rules
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.execution import ExecutionModel
-from grademl_otel.analyzers.resources.settings import Capacity
+from grademl_otel.analyzers.resource_model.settings import Capacity
 
 from ..support.attributed import Ph, model_of, observed, rank, resources_of, run_of
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from grademl_otel.analyzers.queries import Query
-from grademl_otel.analyzers.resources.assemble import resources_of
+from grademl_otel.analyzers.resource_model.assemble import resources_of
 from grademl_otel.analyzers.subject import read_subject
 from tests.support import nvml, training
 from tests.support.deaths import Scene

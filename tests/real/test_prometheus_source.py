@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from grademl_otel.analyzers.errors import SourceError
-from grademl_otel.analyzers.resources import prometheus_api
-from grademl_otel.analyzers.resources.assemble import resources_of
-from grademl_otel.analyzers.resources.model import ResourceMetric, ResourceModel
-from grademl_otel.analyzers.resources.prometheus_api import Prometheus, as_arrays
-from grademl_otel.analyzers.resources.settings import ResourceSettings
+from grademl_otel.analyzers.resource_model import prometheus_api
+from grademl_otel.analyzers.resource_model.assemble import resources_of
+from grademl_otel.analyzers.resource_model.model import ResourceMetric, ResourceModel
+from grademl_otel.analyzers.resource_model.prometheus_api import Prometheus, as_arrays
+from grademl_otel.analyzers.resource_model.settings import ResourceSettings
 from grademl_otel.analyzers.sources.base import SourceOptions
 from grademl_otel.analyzers.subject import Subject
 from tests.support import monitored, servers

@@ -16,7 +16,7 @@ from grademl_otel.analyzers.execution.dependencies import Dependencies
 from grademl_otel.analyzers.execution.draft import Draft
 from grademl_otel.analyzers.execution.model import BESIDE, DERIVED
 from grademl_otel.analyzers.graph.path import INFERRED
-from grademl_otel.analyzers.resources.model import NO_PARENT, Resource, ResourceMetric, ResourceModel
+from grademl_otel.analyzers.resource_model.model import NO_PARENT, Resource, ResourceMetric, ResourceModel
 
 SECOND = 1_000_000_000
 

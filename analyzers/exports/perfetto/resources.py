@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from grademl_otel.analyzers.exports.perfetto.packets import Packets
-from grademl_otel.analyzers.resources.assemble import resources_of
-from grademl_otel.analyzers.resources.of_tables import SOURCE
+from grademl_otel.analyzers.resource_model.assemble import resources_of
+from grademl_otel.analyzers.resource_model.of_tables import SOURCE
 from grademl_otel.analyzers.subject import Subject
 
 _TRACK: Final = "resources"

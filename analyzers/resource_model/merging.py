@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.arrays import FloatArray, IntArray
-from grademl_otel.analyzers.resources.series import NOTHING, Averages
+from grademl_otel.analyzers.resource_model.series import NOTHING, Averages
 
 _S: Final = 1e9
 _SLIVER: Final = 0.1

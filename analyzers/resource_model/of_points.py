@@ -13,11 +13,11 @@ from grademl_otel import semconv
 from grademl_otel.analyzers.arrays import BoolArray, IntArray
 from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.metrics import CUMULATIVE, GAUGE, SUM, MetricPoints
-from grademl_otel.analyzers.resources import naming, units
-from grademl_otel.analyzers.resources.gathering import Gathering, Told, tags_of
-from grademl_otel.analyzers.resources.naming import Meaning
-from grademl_otel.analyzers.resources.of_tables import process_id
-from grademl_otel.analyzers.resources.series import Averages, Place, averages, of_samples
+from grademl_otel.analyzers.resource_model import naming, units
+from grademl_otel.analyzers.resource_model.gathering import Gathering, Told, tags_of
+from grademl_otel.analyzers.resource_model.naming import Meaning
+from grademl_otel.analyzers.resource_model.of_tables import process_id
+from grademl_otel.analyzers.resource_model.series import Averages, Place, averages, of_samples
 from grademl_otel.analyzers.tables.metric_series import MetricSeries
 from grademl_otel.analyzers.units import count
 

@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from grademl_otel import semconv
 from grademl_otel.analyzers.arrays import FloatArray, IntArray
-from grademl_otel.analyzers.resources import naming
-from grademl_otel.analyzers.resources.gathering import Gathering, Told, tags_of
-from grademl_otel.analyzers.resources.machines import Machines
-from grademl_otel.analyzers.resources.naming import Meaning
-from grademl_otel.analyzers.resources.of_tables import process_id
-from grademl_otel.analyzers.resources.prometheus_api import Prometheus, as_arrays
-from grademl_otel.analyzers.resources.series import Averages, Place, of_counter, of_samples
+from grademl_otel.analyzers.resource_model import naming
+from grademl_otel.analyzers.resource_model.gathering import Gathering, Told, tags_of
+from grademl_otel.analyzers.resource_model.machines import Machines
+from grademl_otel.analyzers.resource_model.naming import Meaning
+from grademl_otel.analyzers.resource_model.of_tables import process_id
+from grademl_otel.analyzers.resource_model.prometheus_api import Prometheus, as_arrays
+from grademl_otel.analyzers.resource_model.series import Averages, Place, of_counter, of_samples
 from grademl_otel.catalog.prometheus_names import label_name
 
 _S: Final = 10**9
@@ -27,16 +28,24 @@ _NAMES_OF_HOSTS: Final = ("node_uname_info", "target_info")
 _LISTED: Final = 5
 _AT_ONCE: Final = 100
 """Hosts in one request."""
-_RUN, _ATTEMPT, _RANK = map(label_name, (semconv.RUN_ID, semconv.ATTEMPT, semconv.RANK))
-_PUSHED: Final = ("hw_", "grademl_", "system_", "process_")
+_PUSHED: Final = ("hw", "grademl", "system", "process")
 """Metrics that came by OTLP: with times of the host, not of the server."""
 
 ShiftOf = Callable[[str], int]
 """Returns what is taken from times of a machine, in ns."""
 
 
-def of_prometheus(server: Prometheus, machines: Machines, window: tuple[int, int], shift_of: ShiftOf) -> Told:
-    """Return what ``server`` knows of the time of the phases and of their hosts. Raises SourceError."""
+def of_prometheus(
+    server: Prometheus,
+    machines: Machines,
+    window: tuple[int, int],
+    shift_of: ShiftOf,
+    runs: Collection[str],
+) -> Told:
+    """Return what ``server`` knows of the time of the phases, of their hosts and ``runs``.
+
+    Raises SourceError.
+    """
     start, end = window[0] - MARGIN_NS, window[1] + MARGIN_NS
     told = Told()
     meanings = naming.by_prometheus_name()
@@ -69,7 +78,8 @@ def of_prometheus(server: Prometheus, machines: Machines, window: tuple[int, int
                 samples.setdefault(key, []).append(as_arrays(series.values))
     gathering = Gathering(server.name)
     for key, parts in samples.items():
-        _read(dict(key), parts, called, machines, shift_of, gathering)
+        if _run_of(dict(key)) in (None, *runs):
+            _read(dict(key), parts, called, machines, shift_of, gathering)
     told.add(gathering.finish())
     return told
 
@@ -118,7 +128,7 @@ def _read(
     value = np.concatenate([one for _, one in parts])
     found = called.label_of(labels)
     host = None if found is None else machines.of(found[1])
-    if host is not None and name.startswith(_PUSHED):
+    if host is not None and re.split(r"[._]", name)[0] in _PUSHED:
         time = time - shift_of(host)
     seen: dict[bool, Averages] = {}
     for meaning in naming.by_prometheus_name().get(name, ()):
@@ -135,10 +145,10 @@ def _read(
 
 def _place(meaning: Meaning, labels: Mapping[str, str], host: str | None) -> Place | None:
     if meaning.type == "process":
-        run, rank = labels.get(_RUN), labels.get(_RANK)
+        run, rank = _run_of(labels), _told(labels, semconv.RANK)
         if not run or not rank:
             return None
-        attempt = labels.get(_ATTEMPT, "0")
+        attempt = _told(labels, semconv.ATTEMPT) or "0"
         owner = (("attempt", attempt), ("rank", rank), ("run", run))
         return Place(host, "process", process_id(f"rank {rank}", run, attempt), owner)
     found = meaning.id_of(labels)
@@ -148,6 +158,15 @@ def _place(meaning: Meaning, labels: Mapping[str, str], host: str | None) -> Pla
     if labels.get(meaning.part):
         tags = tuple(sorted({**dict(tags), "parent": labels[meaning.id[0]]}.items()))
     return Place(host, meaning.type, found, tags)
+
+
+def _run_of(labels: Mapping[str, str]) -> str | None:
+    """Return the run that a series says it is of; that is of processes only."""
+    return _told(labels, semconv.RUN_ID)
+
+
+def _told(labels: Mapping[str, str], attribute: str) -> str | None:
+    return labels.get(label_name(attribute)) or labels.get(attribute) or None
 
 
 _DOTTED: Final = {label_name(key): key for key in naming.TAGS}

@@ -11,11 +11,11 @@ from typing import Final
 
 from grademl_otel.analyzers.errors import UsageError
 from grademl_otel.analyzers.execution.patterns import DEEP, Component, InvalidPattern, Pattern
-from grademl_otel.analyzers.resources import units
-from grademl_otel.analyzers.resources.model import ResourceModel
-from grademl_otel.analyzers.resources.naming import capacity_by_definition
-from grademl_otel.analyzers.resources.series import Place
-from grademl_otel.analyzers.resources.settings import Capacity
+from grademl_otel.analyzers.resource_model import units
+from grademl_otel.analyzers.resource_model.model import ResourceModel
+from grademl_otel.analyzers.resource_model.naming import capacity_by_definition
+from grademl_otel.analyzers.resource_model.series import Place
+from grademl_otel.analyzers.resource_model.settings import Capacity
 
 _LISTED: Final = 6
 _OF_THE_HOST: Final = {

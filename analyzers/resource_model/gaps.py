@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.arrays import IntArray
-from grademl_otel.analyzers.resources.model import ResourceModel
+from grademl_otel.analyzers.resource_model.model import ResourceModel
 from grademl_otel.analyzers.units import count, duration
 
 _LISTED: Final = 8

@@ -15,18 +15,18 @@ from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.columns import clock_name
 from grademl_otel.analyzers.model.metrics import MetricPoints
 from grademl_otel.analyzers.modelled import runs_of
-from grademl_otel.analyzers.resources.capacities import told_capacity, with_capacities
-from grademl_otel.analyzers.resources.devices import counted_twice
-from grademl_otel.analyzers.resources.gaps import gaps
-from grademl_otel.analyzers.resources.gathering import Told
-from grademl_otel.analyzers.resources.machines import Machines
-from grademl_otel.analyzers.resources.merging import disagreement, merged
-from grademl_otel.analyzers.resources.model import NO_PARENT, Resource, ResourceMetric, ResourceModel
-from grademl_otel.analyzers.resources.of_csv import of_csv
-from grademl_otel.analyzers.resources.of_points import of_points
-from grademl_otel.analyzers.resources.of_tables import of_tables
-from grademl_otel.analyzers.resources.series import Averages, Place, Series
-from grademl_otel.analyzers.resources.settings import ResourceSettings
+from grademl_otel.analyzers.resource_model.capacities import told_capacity, with_capacities
+from grademl_otel.analyzers.resource_model.devices import counted_twice
+from grademl_otel.analyzers.resource_model.gaps import gaps
+from grademl_otel.analyzers.resource_model.gathering import Told
+from grademl_otel.analyzers.resource_model.machines import Machines
+from grademl_otel.analyzers.resource_model.merging import disagreement, merged
+from grademl_otel.analyzers.resource_model.model import NO_PARENT, Resource, ResourceMetric, ResourceModel
+from grademl_otel.analyzers.resource_model.of_csv import of_csv
+from grademl_otel.analyzers.resource_model.of_points import of_points
+from grademl_otel.analyzers.resource_model.of_tables import of_tables
+from grademl_otel.analyzers.resource_model.series import Averages, Place, Series
+from grademl_otel.analyzers.resource_model.settings import ResourceSettings
 from grademl_otel.analyzers.sources.base import SourceOptions
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables.material import material
@@ -73,7 +73,7 @@ class _Reading:
         self._about, self._settings = about, settings
         self._material = material(about)
         self._spans = self._material.spans
-        runs = runs_of(about)
+        self._runs = runs = runs_of(about)
         possible = np.flatnonzero(self._spans.possible)
         self._ixs: IntArray = possible
         if about.is_part and about.run is not None:
@@ -119,12 +119,13 @@ class _Reading:
 
     def _prometheus(self, uri: str) -> Told:
         # Brings HTTP and TLS, which a report on a file needs not.
-        from grademl_otel.analyzers.resources.prometheus import of_prometheus
-        from grademl_otel.analyzers.resources.prometheus_api import Prometheus
+        from grademl_otel.analyzers.resource_model.prometheus import of_prometheus
+        from grademl_otel.analyzers.resource_model.prometheus_api import Prometheus
 
         server = Prometheus(uri, self._settings.headers, self._options)
         try:
-            return of_prometheus(server, self.machines, self.window, self._shift_of_machine)
+            runs = {run.run_id for run in self._runs}
+            return of_prometheus(server, self.machines, self.window, self._shift_of_machine, runs)
         finally:
             server.close()
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from grademl_otel.analyzers.resources.merging import merged
-from grademl_otel.analyzers.resources.naming import TAGS, Meaning
-from grademl_otel.analyzers.resources.series import NOTHING, Averages, Place, Series
-from grademl_otel.analyzers.resources.sums import difference, summed
+from grademl_otel.analyzers.resource_model.merging import merged
+from grademl_otel.analyzers.resource_model.naming import TAGS, Meaning
+from grademl_otel.analyzers.resource_model.series import NOTHING, Averages, Place, Series
+from grademl_otel.analyzers.resource_model.sums import difference, summed
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 
 from grademl_otel.analyzers.arrays import FloatArray, IntArray
 from grademl_otel.analyzers.attribution.observations import Observations
-from grademl_otel.analyzers.resources.series import NOTHING, Averages
+from grademl_otel.analyzers.resource_model.series import NOTHING, Averages
 
 
 def summed(parts: Sequence[Averages]) -> Averages:

@@ -15,10 +15,10 @@ from grademl_otel.analyzers.model.attempts import identity
 from grademl_otel.analyzers.model.columns import SpanColumns, clock_name
 from grademl_otel.analyzers.model.resource_tables import Key, Samples, decode_resources, together
 from grademl_otel.analyzers.model.tables import MalformedTable
-from grademl_otel.analyzers.resources.gathering import Told
-from grademl_otel.analyzers.resources.merging import TIE_NS
-from grademl_otel.analyzers.resources.naming import of_type
-from grademl_otel.analyzers.resources.series import Place, Series, averages
+from grademl_otel.analyzers.resource_model.gathering import Told
+from grademl_otel.analyzers.resource_model.merging import TIE_NS
+from grademl_otel.analyzers.resource_model.naming import of_type
+from grademl_otel.analyzers.resource_model.series import Place, Series, averages
 from grademl_otel.analyzers.units import count
 from grademl_otel.catalog import METRICS
 from grademl_otel.catalog.metric import Metric

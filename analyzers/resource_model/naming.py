@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from grademl_otel import semconv
-from grademl_otel.analyzers.resources import units
+from grademl_otel.analyzers.resource_model import units
 from grademl_otel.catalog import ALL, gpu, host, interconnect
 from grademl_otel.catalog.metric import COUNTER, Metric
 from grademl_otel.catalog.prometheus_names import label_name, metric_name
@@ -284,6 +284,7 @@ HOST_KEYS: Final = ("host.name", "host.id", "k8s.node.name", semconv.CLOCK_ID)
 """Attributes of a resource that tell its host, the best first."""
 HOST_LABELS: Final = (
     *(label_name(key) for key in HOST_KEYS[:3]),
+    *HOST_KEYS[:3],
     "nodename",
     "Hostname",
     "node",
@@ -291,6 +292,7 @@ HOST_LABELS: Final = (
     "hostname",
     "host",
     label_name(semconv.CLOCK_ID),
+    semconv.CLOCK_ID,
     "instance",
 )
 """Labels that tell a host, the best first; of ``instance`` the port is no part of it."""
@@ -315,8 +317,12 @@ def by_metric() -> Mapping[str, tuple[Meaning, ...]]:
 
 @cache
 def by_prometheus_name() -> Mapping[str, tuple[Meaning, ...]]:
-    """Return the rows of each metric of Prometheus, with labels instead of attributes."""
-    return _grouped((*map(_translated, OTLP), *EXPORTERS))
+    """Return the rows of each metric of Prometheus, with labels instead of attributes.
+
+    What it took by OTLP has suffixes or not (Mimir), or its own name and attributes, as the server is set up.
+    """
+    escaped = (row for suffixes in (True, False) for row in (_translated(row, suffixes) for row in OTLP))
+    return _grouped((*escaped, *(row for row in OTLP if "." in row.metric), *EXPORTERS))
 
 
 @cache
@@ -364,16 +370,16 @@ def _grouped(rows: Iterable[Meaning]) -> dict[str, tuple[Meaning, ...]]:
     return {metric: tuple(some) for metric, some in found.items()}
 
 
-def _translated(row: Meaning) -> Meaning:
-    """Return the row of a metric that Prometheus took by OTLP."""
-    of_name = {metric.name: metric for metric in ALL}[row.metric]
+def _translated(row: Meaning, suffixes: bool) -> Meaning:
+    """Return the row of a metric that Prometheus took by OTLP and has escaped."""
+    kind = next(metric.kind for metric in ALL if metric.name == row.metric)
+    assert not row.needs
     return replace(
         row,
-        metric=metric_name(row.metric, row.unit, of_name.kind),
+        metric=metric_name(row.metric, row.unit, kind) if suffixes else label_name(row.metric),
         id=tuple(map(label_name, row.id)),
         where={label_name(key): values for key, values in row.where.items()},
         unless={label_name(key): values for key, values in row.unless.items()},
-        needs=frozenset(metric_name(name, row.unit, of_name.kind) for name in row.needs),
         over=tuple(map(label_name, row.over)),
         counts=label_name(row.counts) if row.counts else "",
     )

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from grademl_otel.analyzers.resources.naming import HOST_KEYS
+from grademl_otel.analyzers.resource_model.naming import HOST_KEYS
 
 
 class Machines:

@@ -8,6 +8,7 @@ none lies between two steps. Windows are halved while the server, or our bound, 
 from __future__ import annotations
 
 import os
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -154,11 +155,17 @@ def _number(text: str) -> float:
 
 
 def _selectors(names: Sequence[str], matching: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    labels = "".join(f",{label}=~{_one_of(values)}" for label, values in matching.items())
+    labels = "".join(f",{_label(label)}=~{_one_of(values)}" for label, values in matching.items())
     for at in range(0, len(names), _NAMES_AT_ONCE):
         yield f"{{__name__=~{_one_of(names[at : at + _NAMES_AT_ONCE])}{labels}}}"
 
 
+def _label(name: str) -> str:
+    """Return a label as selectors write it; in quotes where it is none of those that every server knows."""
+    return name if _PLAIN.fullmatch(name) else msgspec.json.encode(name).decode()
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPECIAL: Final = frozenset("\\.+*?()|[]{}^$")
 
 

@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError
-from grademl_otel.analyzers.resources import naming, units
-from grademl_otel.analyzers.resources.gathering import Told
-from grademl_otel.analyzers.resources.series import Place, Series, averages, of_counter, of_samples
+from grademl_otel.analyzers.resource_model import naming, units
+from grademl_otel.analyzers.resource_model.gathering import Told
+from grademl_otel.analyzers.resource_model.series import Place, Series, averages, of_counter, of_samples
 from grademl_otel.analyzers.suggest import or_near
 from grademl_otel.analyzers.units import count
 
