@@ -33,6 +33,8 @@ _SPARSE_IS_SLOWER: Final = 16
 """A product of sparse matrices takes so many times longer for each number than one of dense ones."""
 _NOTHING: Final = 1e-12
 """Directions in which the matrix has so little of its most tell nothing."""
+_ROUNDING: Final = 1e-9
+"""What explains so little of what the most explains is none: it comes of arithmetic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +80,8 @@ def best_fit(
     found = np.full(len(gram), np.nan)
     if active.any():
         unit = scale[active]
-        found[active] = (
-            _solve(gram[np.ix_(active, active)] / np.outer(unit, unit), target[active] / unit) / unit
-        )
+        part = _solve(gram[np.ix_(active, active)] / np.outer(unit, unit), target[active] / unit)
+        found[active] = np.where(part > _ROUNDING * part.max(), part, 0.0) / unit
     solution = np.nan_to_num(found)
     squares = float(value @ value)
     residual = max(0.0, squares - 2 * float(target @ solution) + float(solution @ gram @ solution))

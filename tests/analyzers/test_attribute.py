@@ -170,6 +170,19 @@ def test_types_that_were_always_active_together_share_alike_and_it_is_said() -> 
     ]
 
 
+def test_a_background_that_is_all_but_nothing_is_none() -> None:
+    """Shares of so little demand would be so large that sums over time lose all others."""
+    found = attributed(
+        model_of(Ph("a", 0.1, 0.2)),
+        resources_of(("cpu.busy", observed(1, 0, 0, every=0.7, capacity=1))),
+        Rule("/**", "*", FIT),
+    )
+    assert found.use(0).background == 0
+    assert used(found) == pytest.approx({"/a": 0.1})
+    balance = found.balance(0)
+    assert (balance.background, balance.unplaced) == pytest.approx((0.6, 0))
+
+
 def test_a_type_that_was_never_active_while_it_was_observed_has_no_rule() -> None:
     found = attributed(
         model_of(Ph("a", 0, 1), Ph("b", 5, 6)),
