@@ -206,9 +206,11 @@ class Hardware:
             if self._processes is not None:
                 sampler.add([self._processes], self._settings.host_interval_s)
             sampler.listen(self._take)
+            self._sampler = sampler
             if not self._closed:
                 sampler.start()
-                self._sampler = sampler
+            if self._closed:  # meanwhile, when nobody waited for this any more
+                sampler.stop(0)
         except Exception:
             _log.warning("nothing is sampled", exc_info=True)
 

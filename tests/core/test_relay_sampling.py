@@ -30,6 +30,7 @@ from grademl_otel.relay.hostresource import host_resource
 from grademl_otel.relay.processes import JobProcesses
 from grademl_otel.sampling.bins import Bins
 from grademl_otel.sampling.election import SENDS_GPUS, Elections
+from grademl_otel.sampling.sampler import Sampler
 from grademl_otel.sampling.source import Provider, Reading, Series, Source, SourceGone
 
 from ..support.mark_script import INFO, OFFSET, RUN_ID, S
@@ -504,6 +505,35 @@ def test_what_cannot_be_found_is_not_sampled(error: Exception, tmp_path: Path) -
     ring.end()
     made.close()
     assert span.attributes == {}
+
+
+def test_what_starts_while_it_is_closed_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which threads start slowly: nobody waits until the sampler has all of its own."""
+    started, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Empty(Provider):
+        name = "empty"
+
+        def sources(self) -> Sequence[Source]:
+            return ()
+
+        def close(self) -> None:
+            closed.set()
+
+    start = Sampler.start
+
+    def slow(sampler: Sampler) -> None:
+        start(sampler)
+        started.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr(Sampler, "start", slow)
+    made = hardware(tmp_path, [Empty()])
+    made.beside(1, alive=False).begin(INFO, 0)
+    assert started.wait(10)
+    made.close()
+    go_on.set()
+    until(closed.is_set)
 
 
 def test_the_resource_of_a_host_is_of_no_rank() -> None:
