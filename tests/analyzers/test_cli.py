@@ -669,7 +669,7 @@ def test_what_takes_one_attempt_refuses_all(command: list[str], capsys: pytest.C
     assert "one attempt at a time" in line
 
 
-@pytest.mark.parametrize("name", ["what-if", "resources", "live"])
+@pytest.mark.parametrize("name", ["what-if", "live"])
 def test_commands_of_other_versions_do_not_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = failure(capsys, name)
     assert code in (errors.EXIT_USAGE, errors.EXIT_SOURCE)
