@@ -309,7 +309,7 @@ class Attributed:
 
     @cached_property
     def problems(self) -> list[str]:
-        """One line each: what the resource model lacks, rules of nothing, metrics that nobody uses."""
+        """One line each: what the resource model lacks, what rules lack, what fits leave open."""
         from grademl_otel.analyzers.attribution.missing import problems_of
 
         return [*self.resources.problems, *problems_of(self)]

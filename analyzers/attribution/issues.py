@@ -322,23 +322,14 @@ class _Search:
 
         These are as long as the slowest rank makes them. Other waits take no time where nothing waits.
         """
-        run, count = self.run, len(self.model.phases)
-        work = ~(run.meets | called(self.model.phases, COLLECTIVE_TRANSFER))
-        return work & ~self._hold(run.graph.arrives_in[:count] >= 0)
+        run, phases = self.run, self.model.phases
+        work = ~(run.meets | called(phases, COLLECTIVE_TRANSFER))
+        return work & ~phases.holding(run.graph.arrives_in[: len(phases)] >= 0)
 
     @cached_property
     def _hold_waits(self) -> BoolArray:
         """Mask of the phases in which something waits for nobody knows whom."""
-        return self._hold(self.run.waits)
-
-    def _hold(self, mask: BoolArray) -> BoolArray:
-        """Return the mask of the phases of ``mask``, and of all that they are part of."""
-        held, above = mask.copy(), np.flatnonzero(mask)
-        while len(above):
-            held[above] = True
-            above = np.unique(self.model.phases.parent[above])
-            above = above[above >= 0]
-        return held
+        return self.model.phases.holding(self.run.waits)
 
     def _of_types(self, kind: int) -> BoolArray:
         """Return the mask of the phases of type ``kind`` and of all that such are part of."""

@@ -79,7 +79,7 @@ def keys_of(
     if by == PHASE:
         instances = np.ones(len(order), np.int64)
     else:
-        counted = phases.type if among is None else phases.type[_with_above(phases, leaves)]
+        counted = phases.type if among is None else phases.type[phases.holding(leaves)]
         instances = np.bincount(counted, minlength=len(types))[chosen[order]].astype(np.int64)
     return Keys(
         by,
@@ -114,13 +114,6 @@ def _sums(of: IntArray, values: IntArray, count: int) -> IntArray:
     sums = np.zeros(count, np.int64)
     np.add.at(sums, of, values)
     return sums
-
-
-def _with_above(phases: Phases, chosen: BoolArray) -> BoolArray:
-    """Return the mask of the ``chosen`` and all that they are part of."""
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(chosen)))
-    within: BoolArray = before[np.arange(len(phases)) + phases.size] > before[:-1]
-    return within
 
 
 def _tops(tree: Phases | Types, pattern: str | None, depth: int | None) -> IntArray:

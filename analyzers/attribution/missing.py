@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from grademl_otel.analyzers.attribution.observations import NONE
 from grademl_otel.analyzers.attribution.rules import Blocking, Rule, glob
 from grademl_otel.analyzers.units import seconds
 
@@ -111,11 +110,6 @@ def _not_told_apart(found: Attributed) -> Iterator[str]:
             f"{_listed(sorted(names))}: {_listed(paths)} were active in the same proportion all the time; how"
             " they divide it is not known, taken as equal"
         )
-
-
-def unused(found: Attributed) -> list[int]:
-    """Return the metrics that no phase has a rule for: all of it is nobody's."""
-    return [metric for metric in range(len(found)) if not (found.use(metric).rule != NONE).any()]
 
 
 def _at(rule: Rule | Blocking) -> str:

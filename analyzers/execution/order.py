@@ -68,6 +68,12 @@ class Tree:
         below: BoolArray = np.cumsum(change[:-1]) > 0
         return below
 
+    def holding(self, chosen: BoolArray) -> BoolArray:
+        """Return the mask of the ``chosen`` nodes and of all that they are part of."""
+        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(chosen)))
+        holding: BoolArray = before[np.arange(len(self)) + self.size] > before[:-1]
+        return holding
+
 
 class Families:
     """The children of every node, those of one together; ``order`` may give them an order."""

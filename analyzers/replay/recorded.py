@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -153,21 +153,12 @@ class _Builder:
         gates = self._gates(parent, end)
         lag, contradicted = _lags(parent, start, end, before, after)
         tail = self._tails(parent, end, gates)
-        graph = PhaseGraph(parent, before, after, lag=lag, tail=tail, gates=gates)
-        waits_in, arrives_in = _meetings(phases, self.meetings)
-        if (waits_in >= 0).any():
-            none = np.full(len(pieces), NO_MEETING, np.int64)
-            meet = PhaseGraph(
-                parent,
-                before,
-                after,
-                lag=lag,
-                tail=tail,
-                gates=gates,
-                waits_in=np.concatenate([waits_in, none]),
-                arrives_in=np.concatenate([arrives_in, none]),
-            )
-            graph = graph if meet.is_circular else meet
+        graph_with = partial(PhaseGraph, parent, before, after, lag=lag, tail=tail, gates=gates)
+        none = np.full(len(pieces), NO_MEETING, np.int64)
+        waits_in, arrives_in = (np.append(each, none) for each in _meetings(phases, self.meetings))
+        graph = graph_with(waits_in=waits_in, arrives_in=arrives_in)
+        if (waits_in >= 0).any() and graph.is_circular:
+            graph = graph_with()
         guessed = int(np.count_nonzero(evidence == EVIDENCE.index(INFERRED)))
         return Recorded(
             phases=phases,

@@ -7,9 +7,7 @@ none lies between two steps. Windows are halved while the server, or our bound, 
 
 from __future__ import annotations
 
-import os
 import re
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,9 +18,8 @@ import numpy as np
 
 from grademl_otel.analyzers.arrays import FloatArray, IntArray
 from grademl_otel.analyzers.errors import SourceError, UsageError, without_secrets
-from grademl_otel.analyzers.secrecy import keep
 from grademl_otel.analyzers.sources.base import SourceOptions
-from grademl_otel.analyzers.sources.credentials import from_environment, parse_headers
+from grademl_otel.analyzers.sources.credentials import from_environment, headers_from
 from grademl_otel.analyzers.sources.servers.http_client import HttpClient
 from grademl_otel.analyzers.sources.servers.refusals import TooLarge
 
@@ -74,7 +71,9 @@ class Prometheus:
         """Raises UsageError for what is no address. Of ``options`` no header and no login is used."""
         base = _base(uri)
         self.name = f"prometheus {without_secrets(base)}"
-        options = replace(options, headers=_headers(headers), anonymous=True)
+        options = replace(
+            options, headers=headers_from(HEADERS_VARIABLE, USER_VARIABLE, headers), anonymous=True
+        )
         self._client = HttpClient(
             self.name, base, _ADVICE, from_environment(options), tenant_header="X-Scope-OrgID"
         )
@@ -203,15 +202,3 @@ def _base(uri: str) -> str:
     for page in ("/graph", "/query"):
         path = path.removesuffix(page)
     return f"{scheme}://{host}{f':{port}' if port else ''}{path}"
-
-
-def _headers(given: Mapping[str, str]) -> dict[str, str]:
-    headers = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
-    headers.update(given)
-    login = os.environ.get(USER_VARIABLE)
-    if login and not any(name.lower() == "authorization" for name in headers):
-        if ":" not in login:
-            raise UsageError(f"${USER_VARIABLE}: expected NAME:PASSWORD")
-        keep((login, login.partition(":")[2]))
-        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-    return headers

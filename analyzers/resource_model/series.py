@@ -106,9 +106,7 @@ def of_samples(time: IntArray, value: FloatArray) -> Averages:
     """
     order = np.lexsort((np.arange(len(time)), time))
     time, value = time[order], value[order]
-    if len(time):
-        last = np.append(time[1:] != time[:-1], True)
-        time, value = time[last], value[last]
+    time, value = _last_of_each(time, value)
     if len(time) < 2:
         return NOTHING
     distance = np.diff(time)
@@ -128,11 +126,15 @@ def of_counter(time: IntArray, total: FloatArray) -> Averages:
     time, total = time[fit], total[fit]
     order = np.lexsort((total, time))
     time, total = time[order], total[order]
-    if len(time):
-        last = np.append(time[1:] != time[:-1], True)
-        time, total = time[last], total[last]
+    time, total = _last_of_each(time, total)
     if len(time) < 2:
         return NOTHING
     added = np.diff(total)
     added = np.where(added < 0, total[1:], added)
     return averages(time[:-1], time[1:], added / (np.diff(time) / _S))[0]
+
+
+def _last_of_each(time: IntArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Return of several at one of the sorted times the last."""
+    last = np.append(time[1:] != time[:-1], True)[: len(time)]
+    return time[last], value[last]

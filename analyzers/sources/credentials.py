@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,21 +30,29 @@ def from_environment(options: SourceOptions) -> SourceOptions:
     """
     if options.anonymous:
         return replace(options, ca=options.ca or os.environ.get(CA_VARIABLE) or None)
-    headers = parse_headers(os.environ.get(HEADERS_VARIABLE, "").split(","), HEADERS_VARIABLE)
-    headers.update(options.headers)
-    login = os.environ.get(USER_VARIABLE)
-    if login and not any(name.lower() == "authorization" for name in headers):
-        if ":" not in login:
-            raise UsageError(f"${USER_VARIABLE}: expected NAME:PASSWORD")
-        keep((login, login.partition(":")[2]))
-        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
     return replace(
         options,
-        headers=headers,
+        headers=headers_from(HEADERS_VARIABLE, USER_VARIABLE, options.headers),
         ca=options.ca or os.environ.get(CA_VARIABLE) or None,
         client_cert=options.client_cert or os.environ.get(CLIENT_CERT_VARIABLE) or None,
         client_key=options.client_key or os.environ.get(CLIENT_KEY_VARIABLE) or None,
     )
+
+
+def headers_from(headers_variable: str, user_variable: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that are ``given``, which win, and those of these variables of the environment.
+
+    Raises UsageError, without showing a value.
+    """
+    headers = parse_headers(os.environ.get(headers_variable, "").split(","), headers_variable)
+    headers.update(given)
+    login = os.environ.get(user_variable)
+    if login and not any(name.lower() == "authorization" for name in headers):
+        if ":" not in login:
+            raise UsageError(f"${user_variable}: expected NAME:PASSWORD")
+        keep((login, login.partition(":")[2]))
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    return headers
 
 
 def parse_headers(pairs: Sequence[str], where: str = "--header") -> dict[str, str]:
