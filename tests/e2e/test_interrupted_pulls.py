@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -35,16 +35,16 @@ PULLING = [sys.executable, "-m", "tests.support.pulling_program"]
 
 @pytest.fixture(scope="module")
 def run_lines() -> bytes:
-    return simulate(Training(epochs=1, steps_per_epoch=20, workers=2, fetch_ns=39 * MS)).otlp_lines()
+    """More traces than a pull fetches ahead of the one that it copies."""
+    return simulate(Training(epochs=1, steps_per_epoch=60, workers=2, fetch_ns=39 * MS)).otlp_lines()
 
 
 class Slow:
-    """Answers for single traces late, or not at all: none, or none after the first few."""
+    """Answers for single traces late, or not at all while it `hangs`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.hangs = False
-        self.hangs_after = sys.maxsize
+        self.hangs: Callable[[], bool] = lambda: False
         self.over = False
         self.traces = 0
 
@@ -52,7 +52,7 @@ class Slow:
         if path.startswith("/api/v3/traces/"):
             self.traces += 1
             time.sleep(self.seconds)
-        while (self.hangs or self.traces > self.hangs_after) and not self.over:
+        while not self.over and self.hangs():
             time.sleep(0.05)
         return None
 
@@ -100,12 +100,11 @@ def ended(process: subprocess.Popen[bytes]) -> Finished:
     return Finished(process.returncode, out.decode(), (err or b"").decode())
 
 
-def stopped_midway(address: str, number: signal.Signals, tmp_path: Path) -> Finished:
+def stopped_midway(slow: Slow, address: str, number: signal.Signals, tmp_path: Path) -> Finished:
     """Start a pull, and send it a signal once it has copied some and waits for the next."""
+    slow.hangs = lambda: begun(tmp_path / "copy") > 5
     process = started(["pull", address, "-o", "copy", "--timeout", "300"], tmp_path)
-    wait_until(
-        lambda: begun(tmp_path / "copy") > 5 or process.poll() is not None, "six pieces begun", PATIENCE_S
-    )
+    wait_until(lambda: slow.hangs() or process.poll() is not None, "six pieces begun", PATIENCE_S)
     process.send_signal(number)
     stopped = ended(process)
     assert stopped.code == 130
@@ -122,15 +121,15 @@ def stopped_midway(address: str, number: signal.Signals, tmp_path: Path) -> Fini
 def test_an_interrupted_pull_says_what_is_usable_and_goes_on(tmp_path: Path, run_lines: bytes) -> None:
     with slow_jaeger(run_lines) as (_, slow, address):
         grademl(["pull", address, "-o", "whole"], tmp_path).ok()
-        all_traces, slow.traces, slow.hangs_after = slow.traces, 0, 12
-        stopped_midway(address, signal.SIGINT, tmp_path)
+        all_traces, slow.traces = slow.traces, 0
+        stopped_midway(slow, address, signal.SIGINT, tmp_path)
 
         partly = grademl(["report", "copy", "--json"], tmp_path)
         assert partly.code == 3, partly.err
         assert json.loads(partly.out)["completeness"]["verdict"] == "incomplete"
         assert "unfinished copy" in partly.err
 
-        slow.traces, slow.hangs_after = 0, sys.maxsize
+        slow.traces, slow.hangs = 0, lambda: False
         grademl(["pull", address, "-o", "copy"], tmp_path).ok()
         assert slow.traces < all_traces, "what was done is not asked for again"
     whole, copy = (open_source(str(tmp_path / name)).read(Selection()) for name in ("whole", "copy"))
@@ -139,14 +138,13 @@ def test_an_interrupted_pull_says_what_is_usable_and_goes_on(tmp_path: Path, run
 
 def test_sigterm_is_no_other_than_ctrl_c(tmp_path: Path, run_lines: bytes) -> None:
     with slow_jaeger(run_lines) as (_, slow, address):
-        slow.hangs_after = 12
-        stopped_midway(address, signal.SIGTERM, tmp_path)
+        stopped_midway(slow, address, signal.SIGTERM, tmp_path)
 
 
 def test_a_server_that_hangs_does_not_hold_the_end(tmp_path: Path, run_lines: bytes) -> None:
     for arguments in (["pull", "-o", "copy"], ["report"]):
         with slow_jaeger(run_lines) as (fake, slow, address):
-            slow.hangs = True
+            slow.hangs = lambda: True
             process = started([*arguments, address, "--timeout", "300"], tmp_path)
             wait_until(lambda: bool(fake.requests), "a request", PATIENCE_S)
             process.send_signal(signal.SIGINT)
