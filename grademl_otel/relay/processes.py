@@ -68,18 +68,26 @@ class JobProcesses:
         return [self]
 
     def read(self) -> Sequence[Reading]:
+        """Read all trees. Raises what the last of them raised where none can be read.
+
+        Else the one that cannot be read is told of here: whoever raises is read less and less often.
+        """
         with self._lock:
             trees = list(self._trees.items())
-        failure: Exception | None = None
+        failures: list[tuple[_Tree, Exception]] = []
+        any_read = False
         for ring, tree in trees:
             try:
                 self._read_one(tree)
+                any_read = True
             except SourceGone:
                 self.leave(ring)
             except Exception as error:  # the others are read all the same
-                failure = error
-        if failure is not None:
-            raise failure
+                failures.append((tree, error))
+        if failures and not any_read:
+            raise failures[-1][1]
+        for tree, error in failures:
+            tree.tell(error)
         return ()
 
     def close(self) -> None:
@@ -103,7 +111,7 @@ class JobProcesses:
 class _Tree:
     """One process with its descendants."""
 
-    __slots__ = ("device", "latest", "left", "owner", "pid", "source")
+    __slots__ = ("device", "latest", "left", "owner", "pid", "source", "told")
 
     def __init__(self, pid: int, device: str, owner: Hashable):
         self.pid = pid
@@ -112,3 +120,11 @@ class _Tree:
         self.source: Source | None = None
         self.latest: tuple[int, Sequence[Reading]] = (0, ())
         self.left = False
+        self.told = False
+
+    def tell(self, error: Exception) -> None:
+        """Tell, once, that it cannot be read."""
+        if not self.told:
+            self.told = True
+            kind = type(error).__name__
+            _log.warning("%s, process %d: cannot be read: %s: %s", self.device, self.pid, kind, error)

@@ -310,13 +310,28 @@ def test_two_processes_of_one_rank_are_kept_apart(tmp_path: Path) -> None:
     assert followed == ["rank 0", "rank 0 process 2", "rank 0 process 1", "rank 0", "rank 1"]
 
 
-def test_a_process_that_cannot_be_read_stops_no_other() -> None:
-    processes = JobProcesses(Tree, Bins(), S)
+def test_a_process_that_cannot_be_read_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    processes = JobProcesses(Tree, Bins(), S // 20)
     processes.follow("ring 1", 13, "rank 0", "a")
     processes.follow("ring 2", 2, "rank 1", "a")
+    sampler = Sampler([processes], 0.05)
+    sampler.start()
+    try:
+        # After some failures of a source its next reading is seconds away.
+        until(lambda: any(sample.value >= 20 for sample in processes.latest("ring 2")[:1]), 5)
+    finally:
+        sampler.stop()
+    assert [record.getMessage() for record in caplog.records] == [
+        "rank 0, process 13: cannot be read: PermissionError: not yours"
+    ]
+
+
+def test_where_no_process_can_be_read_the_sampler_is_told() -> None:
+    processes = JobProcesses(Tree, Bins(), S)
+    processes.follow("ring 1", 13, "rank 0", "a")
+    processes.follow("ring 2", 404, "rank 1", "a")
     with pytest.raises(PermissionError):
         processes.read()
-    assert len(processes.latest("ring 2")) == 2
 
 
 # --- Metrics -----------------------------------------------------------------------------------------------
