@@ -43,6 +43,8 @@ _REMEMBERED: Final = 256
 """Runs that have ended, of which it is known how far they were told."""
 _FORGET_EVERY_NS: Final = 10 * SECOND
 _STOP_S: Final = 0.1
+_CLOCK_WAS_SET_NS: Final = SECOND
+"""Less is a clock that is steered, and looking at two clocks one after the other."""
 
 FindProviders = Callable[[Settings], "Sequence[tuple[Provider, float]]"]
 """Returns providers and the interval of each, in s."""
@@ -106,7 +108,8 @@ class Hardware:
         self._elections = Elections(folder, digest)
         self._intervals: dict[str, int] = {}
         """Of sources, by name, in ns."""
-        self._unix_offset = time.time_ns() - time.perf_counter_ns()
+        self._unix_offset = _unix_offset()
+        """Of what goes to a collector, in ns; a run's own folder has the time of that run."""
         self._resource: Resource | None = None
         self._otlp: Sink | None = None
         self._sampler: Sampler | None = None
@@ -150,6 +153,8 @@ class Hardware:
         """Have ``ring``, of the run of ``info`` that began at ``run_start``, be among those of its run."""
         self._start(info)
         key = (info.run_id, info.attempt)
+        if not self._runs:
+            self._look_at_the_clock()
         run = self._runs.get(key)
         if run is None:
             first = max(run_start // SECOND, self._told.pop(key, 0))
@@ -191,11 +196,22 @@ class Hardware:
         if self._starting is not None or not (info.traces or info.metrics):
             return
         self._resource = host_resource(self._environ, info.resource)
-        self._starting = threading.Thread(target=self._find_and_start, name="grademl-hardware", daemon=True)
+        starting = threading.Thread(target=self._find_and_start, name="grademl-hardware", daemon=True)
         try:
-            self._starting.start()
-        except RuntimeError as error:  # no more threads
+            starting.start()
+        except RuntimeError as error:  # no more threads: tried again with the next ring
             _log.warning("nothing is sampled: %s", error)
+        else:
+            self._starting = starting
+
+    def _look_at_the_clock(self) -> None:
+        """See whether the clock was set since it was looked at last: a relay may outlive many runs.
+
+        By less it is left alone, so that counters keep their start to the nanosecond.
+        """
+        offset = _unix_offset()
+        if abs(offset - self._unix_offset) > _CLOCK_WAS_SET_NS:
+            self._unix_offset = offset
 
     def _find_and_start(self) -> None:
         """In a thread of its own: packages are loaded here, and drivers."""
@@ -261,7 +277,7 @@ class Hardware:
     def _keep_metrics(self, runs: Iterable[_Run], final: bool = False) -> None:
         """Append what is known to the folders of ``runs``, of those that have one by now and are due."""
         samples: list[Sample] = []
-        lines: dict[tuple[str, ...], bytes] = {}
+        lines: dict[tuple[int, tuple[str, ...]], bytes] = {}
         for run in runs:
             if not run.info.metrics or FILE not in run.info.exporters or self._resource is None:
                 continue
@@ -272,9 +288,10 @@ class Hardware:
             samples = samples or self._samples()
             own, things = self._own(samples, f"files {run.store.folder}")
             if own:
-                key = tuple(things)
+                offset = run.info.perf_to_unix_ns
+                key = offset, tuple(things)
                 if key not in lines:
-                    lines[key] = metric_line(self._resource, metrics_of_samples(own, self._unix_offset))
+                    lines[key] = metric_line(self._resource, metrics_of_samples(own, offset))
                 run.store.append(METRICS, lines[key])
 
 
@@ -386,6 +403,11 @@ class _OfRing:
         if run is not None:
             with _ours():
                 self._hardware.leave(self, run)
+
+
+def _unix_offset() -> int:
+    """Return what makes a time of perf_counter one of Unix, in ns, as the clock stands now."""
+    return time.time_ns() - time.perf_counter_ns()
 
 
 @contextmanager
