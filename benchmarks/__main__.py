@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what recording and reading cost, print it as Markdown, and write it into docs/costs.md.
+"""Measure what recording and reading cost, and how near the truth answers are.
+
+It is printed as Markdown, and written into docs/costs.md and docs/attribution.md.
 
 python -m benchmarks
 python -m benchmarks --quick --only steps --only startup
@@ -17,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks import (
+    attribution,
     conversion,
     detectors,
     graph,
@@ -181,6 +184,7 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
         sampling.measure(folder / "host", extent.turns, extent.turn_s, extent.collector),
         [detectors.measure(folder / "facts", 2 * extent.rounds)],
     ),
+    "attribution": lambda folder, extent: attribution.measure(folder, extent.turns, 2 * extent.turn_s),
 }
 _PLACES = {
     "read": tables.READING,
@@ -188,6 +192,7 @@ _PLACES = {
     "graph": tables.GRAPH,
     "query": tables.QUERY,
     "sampling": tables.SAMPLING,
+    "attribution": tables.TRUTH,
 }
 
 
@@ -226,7 +231,7 @@ def main() -> int:
             print(f"<!-- {name} done after {time.monotonic() - began:.0f} s -->\n", flush=True)
     if not arguments.no_write:
         for place, texts in results.items():
-            tables.write("\n".join(texts), marks=place)
+            tables.write("\n".join(texts), tables.page_of(place), place)
     return 0
 
 

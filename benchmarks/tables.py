@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as Markdown, and their place in docs/costs.md."""
+"""Results as Markdown, and their place in docs/costs.md or another page."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ QUERY = ("<!-- query -->", "<!-- end of query -->")
 """The same of queries."""
 SAMPLING = ("<!-- sampling -->", "<!-- end of sampling -->")
 """The same of sampling a host, and of finding out what it is."""
+TRUTH = ("<!-- truth -->", "<!-- end of truth -->")
+"""The same of how near the truth attribution is, on its own page."""
+_PAGES = {TRUTH: PAGE.with_name("attribution.md")}
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,11 @@ def _processor() -> str:
     except OSError:
         found = None
     return found.group(1).strip() if found else platform.processor() or "processor unknown"
+
+
+def page_of(marks: tuple[str, str]) -> Path:
+    """Return the page that has these ``marks``."""
+    return _PAGES.get(marks, PAGE)
 
 
 def write(results: str, page: Path = PAGE, marks: tuple[str, str] = (BEGIN, END)) -> None:

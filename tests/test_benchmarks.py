@@ -10,14 +10,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks import tables
+from benchmarks import attribution, burning, tables
 from benchmarks.interleaved import Compared, Spread, compare
 from benchmarks.plot import chart
 from benchmarks.profiles import write_profile
 from benchmarks.shapes import training
+from benchmarks.simulated import SCENARIOS
+from benchmarks.spanfiles import HOST, SPANS
 from benchmarks.tables import BEGIN, END, Table
+from benchmarks.upsampled import CELL, Truth, attributed, truth_of
 from benchmarks.walking import WAYS
 from grademl_otel.analyzers.graph import run_path
+from grademl_otel.analyzers.queries import Query
+from grademl_otel.analyzers.subject import read_subject
 
 PAGE = f"# Costs\n\nHow.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
 
@@ -60,6 +65,13 @@ def test_the_page_of_this_repository_has_a_place_for_them() -> None:
     text = tables.PAGE.read_text("utf-8")
     for mark in (BEGIN, END, *tables.READING, *tables.GRAPH, *tables.QUERY, *tables.SAMPLING):
         assert text.count(mark) == 1
+
+
+def test_the_page_of_attribution_has_a_place_for_how_near_it_is() -> None:
+    page = tables.page_of(tables.TRUTH)
+    assert page.name == "attribution.md"
+    assert [page.read_text("utf-8").count(mark) for mark in tables.TRUTH] == [1, 1]
+    assert tables.page_of(tables.READING) == tables.PAGE
 
 
 def test_results_of_reading_leave_the_others(tmp_path: Path) -> None:
@@ -131,3 +143,52 @@ def test_runs_whose_paths_are_measured_lead_through_workers_and_ranks() -> None:
     assert sum(in_workers) > 0.8 * sum(worked)
     across = run_path(training(400, 8)).sections
     assert np.count_nonzero(across.by(across.lane, len(across.lanes)) > 0) == 8
+
+
+def test_a_truth_is_read_from_clocks_and_averaged() -> None:
+    # A core for 15 ms, none for 15 ms, read at odd times.
+    truth = truth_of(
+        np.array([[7, 0], [7 + 15_000_000, 15_000_000], [7 + 30_000_000, 15_000_000]]), 2.0, HOST
+    )
+    assert (truth.start, truth.value.tolist()) == (7, [1.0, 0.5, 0.0])
+    whole = Truth(0, np.array([2.0, 0.0] * 10 + [9.0]), 4.0).within_whole(0.1)
+    assert whole.averages(0.1).tolist() == [1.0, 1.0]
+    assert whole.held(0.1).tolist() == [1.0] * 20
+    assert whole.error(whole.held(0.1)) == 1.0
+    assert whole.edges[-1] == 20 * CELL
+
+
+def test_phases_tell_what_was_used_within_an_interval(tmp_path: Path) -> None:
+    table = attribution.simulated(tmp_path, seeds=1, seconds=12)
+    errors = {
+        (name, way): [float(cell.partition(" ")[0]) for cell in cells] for name, way, *cells in table.rows
+    }
+    assert len(errors) == 3 * len(SCENARIOS)
+    for name in SCENARIOS:
+        held, given = errors[name, attribution.HELD], errors[name, attribution.GIVEN]
+        assert all(few < many for few, many in zip(given, held, strict=True))
+        assert held == sorted(held)
+    # Rules that are the whole truth.
+    assert max(errors["constant", attribution.GIVEN]) == 0.0
+    assert max(errors["constant", attribution.FIT][:3]) == 0.0
+
+
+def test_work_of_threads_is_compared_with_their_clocks(tmp_path: Path) -> None:
+    answer = burning.threads(2, 0.6, 1, tmp_path)
+    readings = np.array(answer["readings"], np.int64)
+    by_spans = sum(ns for *_, ns in answer["used"])
+    assert 0.5 * by_spans < readings[-1, 1] - readings[0, 1] < 1.5 * by_spans + 50_000_000
+    # As if one core had been full from before the first until after the last.
+    truth = Truth(int(readings[0, 0]) - 10**9, np.ones(800), 2.0)
+    csv_file, rules = tmp_path / "samples.csv", tmp_path / "rules.toml"
+    truth.write(csv_file, 0.1)
+    rules.write_text('builtin = false\n[[rule]]\nphase = "**/job*"\nmetric = "cpu.busy"\nvariable = 1\n')
+    found = attributed(read_subject(Query.of(str(tmp_path / SPANS))), csv_file, rules)
+    types, spans = attribution.compared(found, truth, answer["used"])
+    assert set(types) == {name for name, *_ in answer["used"]}
+    clock = {name: sum(ns for each, _, ns in answer["used"] if each == name) / 1e9 for name in types}
+    seconds = {name: (1 + error) * clock[name] for name, error in types.items()}
+    # One core for as long as spans were there; their threads sleep at most 0.2 s between two of them.
+    assert 0.3 < sum(seconds.values()) < (readings[-1, 0] - readings[0, 0]) / 1e9 + 0.1
+    assert len(spans) == len(answer["used"])
+    assert attribution.percent([0.01, 0.01], "+") == "+1.0 % [+1.0, +1.0]"
