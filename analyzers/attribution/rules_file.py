@@ -31,6 +31,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,18 +61,23 @@ _PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of docume
 
 
 def read_rules(path: str | Path) -> RuleSet:
-    """Return what the file at ``path`` says, and what is built in. Raises SourceError, UsageError."""
+    """Return what the file at ``path`` says, and what is built in.
+
+    Raises SourceError for what cannot be read, and UsageError for what holds no rules.
+    """
     try:
         with Path(path).open("rb") as file:
             found = file.read(_MOST_BYTES + 1)
+    except (FileNotFoundError, IsADirectoryError):
+        raise SourceError(f"{path}: no such file") from None
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
     if len(found) > _MOST_BYTES:
-        raise SourceError(f"{path}: larger than 1 MiB, which no rules are")
+        raise UsageError(f"{path}: larger than 1 MiB, which no rules are")
     try:
         text = found.decode()
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: no TOML: it is not UTF-8") from None
+        raise UsageError(f"{path}: no TOML: it is not UTF-8") from None
     return parse_rules(text, str(path))
 
 
@@ -81,6 +87,10 @@ def parse_rules(text: str, name: str = "rules") -> RuleSet:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(_not_toml(name, str(error))) from None
+    except RecursionError:
+        raise UsageError(f"{name}: no TOML that can be read: too many tables within each other") from None
+    except ValueError:  # of Python's own numbers
+        raise UsageError(f"{name}: no TOML that can be read: a number of too many digits") from None
     return _File(document, text, name).rules()
 
 
@@ -257,10 +267,13 @@ class _Table:
         if key not in self.values:
             self.refuse(f"{key} is missing")
         value = self.values[key]
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not allowed(value):
+        number = math.nan
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            with suppress(OverflowError):  # TOML has integers that no float can hold
+                number = float(value)
+        if not math.isfinite(number) or not allowed(number):
             self.refuse(f"{key} is a number, {bounds}", key)
-        return float(value)
+        return number
 
     def true(self, key: str) -> None:
         if self.values[key] is not True:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.errors import NothingFound, SourceError, UsageError
+from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.resource_model import naming, units
 from grademl_otel.analyzers.resource_model.gathering import Told
 from grademl_otel.analyzers.resource_model.series import Place, Series, averages, of_counter, of_samples
@@ -49,12 +49,12 @@ class _Rows:
 
 
 def of_csv(file: str) -> Told:
-    """Return what ``file`` tells. Raises NothingFound where there is none, UsageError where it is no such."""
+    """Return what ``file`` tells. Raises SourceError for what cannot be read, UsageError for what is no such."""
     try:
         with Path(file).open(newline="", encoding="utf-8-sig") as lines:
             return _read(file, lines)
     except (FileNotFoundError, IsADirectoryError):
-        raise NothingFound(f"{file}: no such file") from None
+        raise SourceError(f"{file}: no such file") from None
     except OSError as error:
         raise SourceError(f"{file}: {(error.strerror or 'cannot be read').lower()}") from None
     except (UnicodeDecodeError, csv.Error) as error:

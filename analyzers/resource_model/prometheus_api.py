@@ -31,6 +31,7 @@ _ADVICE: Final = (
     "is a Prometheus there? write http://HOST:9090, with the path before /api/v1 where there is one"
 )
 _MS: Final = 1_000_000
+_LATEST_S: Final = (1 << 62) / 1e9
 _NAMES_AT_ONCE: Final = 40
 """In one selector: addresses of requests have bounds of some KB."""
 _WINDOW_NS: Final = 3600 * 10**9
@@ -141,9 +142,14 @@ class Prometheus:
 
 
 def as_arrays(values: Sequence[tuple[float, str]]) -> tuple[IntArray, FloatArray]:
-    """Return times in Unix ns, and values; what is no number (a stale marker) is NaN."""
-    time = np.rint(np.array([at for at, _ in values], np.float64) * 1e3).astype(np.int64) * _MS
-    return time, np.array([_number(text) for _, text in values], np.float64)
+    """Return times in Unix ns, and values; what is no number (a stale marker) is NaN.
+
+    Samples of no time that there was are left out: nobody asked for them.
+    """
+    seconds = np.array([at for at, _ in values], np.float64)
+    told = (seconds >= 0) & (seconds < _LATEST_S)
+    time = np.rint(seconds[told] * 1e3).astype(np.int64) * _MS
+    return time, np.array([_number(text) for _, text in values], np.float64)[told]
 
 
 def _number(text: str) -> float:

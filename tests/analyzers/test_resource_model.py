@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grademl_otel.analyzers.errors import GrademlError, NothingFound, UsageError
+from grademl_otel.analyzers.errors import GrademlError, SourceError, UsageError
 from grademl_otel.analyzers.model.clocks import ClockRule
 from grademl_otel.analyzers.resource_model import naming
 from grademl_otel.analyzers.resource_model.assemble import resources_of
@@ -557,6 +557,11 @@ HEAD = "time,resource,metric,value"
             f"{HEAD},unit\n{T},cpu,x,1,s\n{T},cpu,x,1,W\n",
             r"seen.csv:3: cpu x is a gauge in W; in line 2 it is",
         ),
+        (f"{HEAD}\n{'1' * 5000},cpu,busy,1\n", r"seen.csv:2: time '1+' is neither Unix time"),
+        (f"{HEAD}\n1.{'1' * 5000},cpu,busy,1\n", r"seen.csv:2: time '1\.1+' is neither Unix time"),
+        (f"{HEAD}\n1e400,cpu,busy,1\n", r"seen.csv:2: time '1e400' is neither Unix time"),
+        (f"{HEAD}\n{T},cpu,{'x' * 200_000},1\n", r"seen.csv: not CSV in UTF-8: field larger than"),
+        (f'{HEAD}\n{T},"a\nb/",busy,1\n', r"seen.csv:3: resource 'a\\nb/' is the type of one"),
     ],
 )
 def test_bad_csv_is_one_line_with_its_place(tmp_path: Path, text: str, words: str) -> None:
@@ -566,7 +571,7 @@ def test_bad_csv_is_one_line_with_its_place(tmp_path: Path, text: str, words: st
 
 def test_no_csv_and_no_text(tmp_path: Path) -> None:
     about = subject(tmp_path / "runs")
-    with pytest.raises(NothingFound, match="no such file"):
+    with pytest.raises(SourceError, match="no such file"):
         resources_of(about, ResourceSettings(csv=(str(tmp_path / "none.csv"),)))
     (tmp_path / "binary.csv").write_bytes(b"time,\xff\xfe\x00")
     with pytest.raises(UsageError, match="not CSV in UTF-8"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pytest
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.resource_model import prometheus_api
 from grademl_otel.analyzers.resource_model.assemble import resources_of
-from grademl_otel.analyzers.resource_model.prometheus_api import Prometheus
+from grademl_otel.analyzers.resource_model.prometheus_api import Prometheus, as_arrays
 from grademl_otel.analyzers.resource_model.settings import ResourceSettings
 from grademl_otel.analyzers.sources.base import SourceOptions
 from tests.support.httpserver import EndingServer
@@ -255,3 +256,19 @@ def test_a_server_without_known_metrics_is_told(tmp_path: Path) -> None:
         f"prometheus {fake.url}: none of its 1 metrics of that time is known of hosts or GPUs"
         " (docs/resources.md lists them)"
     ]
+
+
+def test_a_sample_of_no_time_is_left_out() -> None:
+    time, value = as_arrays([(1e300, "1"), (2.5, "2"), (-1e18, "3"), (3.0, "x")])
+    assert time.tolist() == [2_500_000_000, 3_000_000_000]
+    assert value.tolist() == pytest.approx([2, math.nan], nan_ok=True)
+
+
+@pytest.mark.parametrize("body", [b"[" * 5000 + b"]" * 5000, b'{"status":' + b"1" * 5000 + b"}", b'{"\xff"}'])
+def test_an_answer_that_no_number_and_no_stack_can_hold_is_one_line(body: bytes) -> None:
+    with serving(lambda path, asked: (200, body)) as fake:
+        server = Prometheus(fake.url, {}, SourceOptions(timeout_s=5))
+        with pytest.raises(SourceError, match="an answer that is not Prometheus's") as caught:
+            server.names(0, 10 * S)
+        server.close()
+    assert "\n" not in str(caught.value)

@@ -153,6 +153,12 @@ RULE = '[[rule]]\nphase = "a"\nmetric = "m"\n'
         ('[[capacity]]\nmetric = "m"\nunit = "W"\nvalue = 0', r"r\.toml:4: .*value is a number, more than 0"),
         ('[[capacity]]\nmetric = "m"\nunit = ["W"]\nvalue = 1', r"r\.toml:3: .*unit is a text$"),
         ('[[capacity]]\nmetric = "m"\nunits = "W"\nvalue = 1', r"r\.toml:3: .*did you mean unit\?"),
+        (RULE + f"exact = {'1' * 5000}", r"r\.toml: no TOML that can be read: a number .* too many digits"),
+        (RULE + f"exact = 0x{'f' * 300}", r"r\.toml:4: \[\[rule\]\]: exact is a number, 0 or more"),
+        (f"hosts = {'[' * 5000}{']' * 5000}", r"r\.toml: no TOML that can be read: .* within each other"),
+        (f"{'a.' * 5000}b = 1", r"r\.toml"),
+        ('"a\\nb" = 1', r"^r\.toml: no 'a\\nb' in a file of rules"),
+        ('[hosts]\n"a\\nb" = 3', r"^r\.toml:?.*: what a b is also called is a text or a list of texts$"),
     ],
 )
 def test_a_mistake_is_told_with_its_place_and_what_is_allowed(text: str, told: str) -> None:
@@ -177,16 +183,18 @@ def test_any_text_is_rules_or_one_line(text: str) -> None:
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"rules\.toml: No such file"):
+    with pytest.raises(SourceError, match=r"rules\.toml: no such file"):
         read_rules(tmp_path / "rules.toml")
-    with pytest.raises(SourceError, match="directory"):
+    with pytest.raises(SourceError, match="no such file"):
         read_rules(tmp_path)
+    with pytest.raises(SourceError, match="not a directory"):
+        read_rules(Path(__file__) / "rules.toml")
     bad = tmp_path / "rules.toml"
     bad.write_bytes(b"\xff")
-    with pytest.raises(SourceError, match="UTF-8"):
+    with pytest.raises(UsageError, match="UTF-8"):
         read_rules(bad)
     bad.write_bytes(b"#" * (1 << 20) + b"\n")
-    with pytest.raises(SourceError, match="larger than 1 MiB"):
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
         read_rules(bad)
     bad.write_text(WHOLE)
     assert len(read_rules(bad).rules) == 7
