@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks import (
+    attributing,
     attribution,
     conversion,
     detectors,
@@ -184,6 +185,9 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
         sampling.measure(folder / "host", extent.turns, extent.turn_s, extent.collector),
         [detectors.measure(folder / "facts", 2 * extent.rounds)],
     ),
+    "attributing": lambda folder, extent: attributing.measure(
+        folder, extent.traces / FULL.traces, max(1, extent.rounds // 5)
+    ),
     "attribution": lambda folder, extent: attribution.measure(folder, extent.turns, 2 * extent.turn_s),
 }
 _PLACES = {
@@ -192,6 +196,7 @@ _PLACES = {
     "graph": tables.GRAPH,
     "query": tables.QUERY,
     "sampling": tables.SAMPLING,
+    "attributing": tables.ATTRIBUTING,
     "attribution": tables.TRUTH,
 }
 

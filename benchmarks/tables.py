@@ -24,6 +24,8 @@ QUERY = ("<!-- query -->", "<!-- end of query -->")
 """The same of queries."""
 SAMPLING = ("<!-- sampling -->", "<!-- end of sampling -->")
 """The same of sampling a host, and of finding out what it is."""
+ATTRIBUTING = ("<!-- attributing -->", "<!-- end of attributing -->")
+"""The same of who used what."""
 TRUTH = ("<!-- truth -->", "<!-- end of truth -->")
 """The same of how near the truth attribution is, on its own page."""
 _PAGES = {TRUTH: PAGE.with_name("attribution.md")}
