@@ -129,3 +129,54 @@ def test_without_a_gateway_it_says_so(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "GRADEML_GATEWAY_ENDPOINT: host:port of the gateway" in done.stderr
+
+
+@pytest.mark.parametrize("whose", ["a link", "nobody's yet"])
+def test_the_queue_is_in_no_folder_that_others_have_made(whose: str, tmp_path: Path) -> None:
+    """In a place where anybody may make one, of a name that anybody can tell."""
+    name = f"test-{os.getpid()}-{tmp_path.name}"
+    folder = Path(f"/var/tmp/grademl-agent-{name}")
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for command, text in {
+        "id": f"#!/bin/sh\necho {name}\n",
+        "srun": SRUN,
+        "scontrol": "#!/bin/sh\necho node-1\n",
+        "opentelemetry-instrument": "#!/bin/sh\n",
+        "otelcol-contrib": f'#!/bin/sh\necho "$GRADEML_COLLECTOR_DATA" > {tmp_path}/started\n',
+    }.items():
+        (commands / command).write_text(text)
+        (commands / command).chmod(0o755)
+    if whose == "a link":
+        folder.symlink_to(tmp_path)
+    try:
+        done = subprocess.run(
+            ["bash", str(SCRIPT)],
+            env={
+                "PATH": f"{commands}:{os.environ['PATH']}",
+                "SLURM_SUBMIT_DIR": str(servers.ROOT),
+                "SLURM_JOB_ID": "4711",
+                "SLURM_JOB_NAME": "train",
+                "SLURM_JOB_NODELIST": "node-1",
+                "SLURM_NNODES": "1",
+                "GRADEML_GATEWAY_ENDPOINT": "nowhere:1",
+                "GRADEML_HAND_OVER": "0",
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if whose == "a link":
+            assert done.returncode != 0
+            assert f"{folder} is not this user's own folder" in done.stderr
+            assert not (tmp_path / "started").exists()
+        else:
+            assert done.returncode == 0, done.stderr
+            assert (tmp_path / "started").read_text().strip() == str(folder)
+            assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            folder.rmdir()
