@@ -57,7 +57,10 @@ def fit_of(
     types: int,
     overridden: Overridden,
 ) -> Fit:
-    """Return the `best_fit` of periods of phases, with one weight for types that cannot be told apart."""
+    """Return the `best_fit` of periods of phases, with one weight for types that cannot be told apart.
+
+    Types that were active all the time cannot be told from the background, which is 0 then.
+    """
     users = overridden.users
     key = _digest(
         observed.start, observed.end, observed.value, start, end, column, np.array([types]),
@@ -68,7 +71,9 @@ def fit_of(
             _fits.move_to_end(key)
             return _fits[key]
     taken, beside = overridden.averages(observed)
-    found = _evened(best_fit(observed, start, end, column, types, taken, beside), start, end, column)
+    found = _evened(
+        best_fit(observed, start, end, column, types, taken, beside), observed, start, end, column
+    )
     with _lock:
         _fits[key] = found
         while len(_fits) > _KEPT:
@@ -84,18 +89,32 @@ def _digest(*arrays: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes
     return state.digest()
 
 
-def _evened(fit: Fit, start: IntArray, end: IntArray, column: IntArray) -> Fit:
+def _evened(fit: Fit, observed: Observations, start: IntArray, end: IntArray, column: IntArray) -> Fit:
     """Return ``fit`` with one weight for all types of a group that were active in the same proportion.
 
-    How they divide what they used is not known: by their time is as good as any other way, and no solver's
-    whim.
+    How they divide what they used is not known: by their time while it was observed is as good as any other
+    way, and no solver's whim. What is always there cannot be told from the background: it is theirs, as in
+    GradeML, which knows none.
     """
-    groups = [[ix for ix in group if ix < len(fit.weight)] for group in fit.ambiguous]
-    if not any(len(group) > 1 for group in groups):
+    types = len(fit.weight)
+    if not fit.ambiguous:
         return fit
-    seconds = np.bincount(column, np.maximum(end - start, 0).astype(np.float64), len(fit.weight))
-    weight = fit.weight.copy()
-    for group in groups:
-        if len(group) > 1 and seconds[group].sum() > 0:
-            weight[group] = (weight[group] * seconds[group]).sum() / seconds[group].sum()
-    return replace(fit, weight=weight)
+    active = _observed_until(observed, end) - _observed_until(observed, start)
+    part = np.bincount(column, np.maximum(active, 0.0), types) / (observed.end - observed.start).sum()
+    weight, background = fit.weight.copy(), fit.background
+    for each in fit.ambiguous:
+        group = [ix for ix in each if ix < types]
+        used = weight[group] @ part[group]
+        if len(group) < len(each):
+            used, background = used + background, 0.0
+        if part[group].sum() > 0:
+            weight[group] = used / part[group].sum()
+    return replace(fit, weight=weight, background=background)
+
+
+def _observed_until(observed: Observations, moment: IntArray) -> FloatArray:
+    """Return for how many ns there were observations before each moment (Unix ns)."""
+    length = observed.end - observed.start
+    until = np.concatenate(([0], np.cumsum(length)))
+    within = np.maximum(np.searchsorted(observed.start, moment, "right") - 1, 0)
+    return (until[within] + np.clip(moment - observed.start[within], 0, length[within])).astype(np.float64)

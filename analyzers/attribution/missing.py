@@ -96,6 +96,7 @@ def _not_told_apart(found: Attributed) -> Iterator[str]:
     """Tell of fits that leave open which phases used what."""
     types = found.model.types
     groups: dict[tuple[str, ...], set[str]] = {}
+    always: dict[tuple[str, ...], set[str]] = {}
     for metric in range(len(found)):
         fitted = found.use(metric).fitted
         if fitted is None:
@@ -105,10 +106,17 @@ def _not_told_apart(found: Attributed) -> Iterator[str]:
             alike = [types.path(int(fitted.types[ix])) for ix in group if ix < len(fitted.types)]
             if len(alike) > 1:
                 groups.setdefault(tuple(alike), set()).add(name)
+            if alike and len(alike) < len(group):
+                always.setdefault(tuple(alike), set()).add(name)
     for paths, names in sorted(groups.items(), key=lambda row: (-len(row[0]), row[0]))[:_LISTED]:
         yield (
             f"{_listed(sorted(names))}: {_listed(paths)} were active in the same proportion all the time; how"
             " they divide it is not known, taken as equal"
+        )
+    for paths, names in sorted(always.items(), key=lambda row: (-len(row[0]), row[0]))[:_LISTED]:
+        yield (
+            f"{_listed(sorted(names))}: {_listed(paths)} were active all the time; what is used whoever"
+            " is active cannot be told from what they use, and counts as theirs"
         )
 
 

@@ -49,7 +49,7 @@ class _Rows:
 
 
 def of_csv(file: str) -> Told:
-    """Return what ``file`` tells. Raises SourceError for what cannot be read, UsageError for what is no such."""
+    """Return what ``file`` tells. Raises SourceError where it cannot be read, UsageError where it is none."""
     try:
         with Path(file).open(newline="", encoding="utf-8-sig") as lines:
             return _read(file, lines)

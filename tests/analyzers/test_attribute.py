@@ -170,6 +170,26 @@ def test_types_that_were_always_active_together_share_alike_and_it_is_said() -> 
     ]
 
 
+def test_types_share_by_the_time_that_was_observed() -> None:
+    """How long one of them went on where nobody looked says nothing."""
+    model = model_of(Ph("a", 0, 2), Ph("b", 0, 1), Ph("c", 3, 4))
+    found = attributed(model, resources_of(("cpu.busy", observed(4, math.nan, 0, 1))), Rule("/", "*", FIT))
+    assert found.use(0).amount == pytest.approx([2, 2, 1])
+    balance = found.balance(0)
+    assert (balance.used, balance.background) == pytest.approx((5, 0), abs=1e-9)
+
+
+def test_what_is_always_active_has_no_background_beside_it_and_it_is_said() -> None:
+    model = model_of(Ph("a", 0, 4), Ph("b", -1, 2), Ph("b", 2, 9), Ph("c", 1, 2))
+    found = attributed(model, resources_of(("cpu.busy", observed(6, 7, 6, 6))), Rule("/", "*", FIT))
+    assert found.use(0).background == 0
+    assert used(found) == pytest.approx({"/a": 12, "/b": 12, "/c": 1})
+    assert [line for line in found.problems if "were active all the time" in line] == [
+        "cpu.busy: /a, /b were active all the time; what is used whoever is active cannot be told from what"
+        " they use, and counts as theirs"
+    ]
+
+
 def test_a_background_that_is_all_but_nothing_is_none() -> None:
     """Shares of so little demand would be so large that sums over time lose all others."""
     found = attributed(
