@@ -217,14 +217,18 @@ class Hardware:
         """In a thread of its own: packages are loaded here, and drivers."""
         try:
             sampler = Sampler([], tell=lambda line: _log.warning("%s", line))
-            for provider, interval in self._find(self._settings):
+            found = self._find(self._settings)
+            if self._closed:  # meanwhile: what never starts lets go of nothing
+                for provider, _ in found:
+                    provider.close()
+                return
+            for provider, interval in found:
                 sampler.add([_Known(provider, self._intervals, round(interval * 1e9))], interval)
             if self._processes is not None:
                 sampler.add([self._processes], self._settings.host_interval_s)
             sampler.listen(self._take)
             self._sampler = sampler
-            if not self._closed:
-                sampler.start()
+            sampler.start()
             if self._closed:  # meanwhile, when nobody waited for this any more
                 sampler.stop(0)
         except Exception:

@@ -589,6 +589,30 @@ def test_what_starts_while_it_is_closed_ends_too(tmp_path: Path, monkeypatch: py
     until(closed.is_set)
 
 
+def test_what_is_found_when_it_is_closed_is_let_go(tmp_path: Path) -> None:
+    looking, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Held(Counting):
+        def close(self) -> None:
+            closed.set()
+
+    provider = Held()
+
+    def find(_: Settings) -> list[tuple[Provider, float]]:
+        looking.set()
+        go_on.wait(10)
+        return [(provider, 0.1)]
+
+    sinks: Any = Way()
+    made = Hardware(Settings.from_env({}), {}, sinks, tmp_path, DIGEST, find)
+    made.beside(1, alive=False).begin(INFO, 0)
+    assert looking.wait(10)
+    made.close()
+    go_on.set()
+    until(closed.is_set, 5)
+    assert provider.readings == 0
+
+
 def test_the_resource_of_a_host_is_of_no_rank() -> None:
     run = {
         "host.name": "node-7", "host.id": "abc", "service.name": "trainer", "process.pid": 12,
