@@ -17,8 +17,8 @@ _IN_PATHS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 _BY_HTTPS: Final = frozenset({"github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "huggingface.co"})
 """Hosts whose repositories have the same path over HTTPS as over SSH."""
 _TOKEN: Final = (
-    r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ft)-|hf_|xox[a-z]-|AKIA|ASIA|sk-)[A-Za-z0-9_-]{10,}"
-    r"|[0-9A-Fa-f]{32,}|[A-Za-z0-9+_-]{48,}"
+    r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ft)-|hf_|xox[a-z]-|AKIA|ASIA|sk-"
+    r"|npm_|pypi-|dckr_pat_|AIza|eyJ)[A-Za-z0-9_-]{10,}|[0-9A-Fa-f]{32,}|[A-Za-z0-9+_-]{48,}"
 )
 """What looks like a secret in a path: then nothing is told of it."""
 
