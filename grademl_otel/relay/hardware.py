@@ -114,7 +114,7 @@ class Hardware:
         self._otlp: Sink | None = None
         self._sampler: Sampler | None = None
         self._starting: threading.Thread | None = None
-        self._closed = False
+        self._closed = threading.Event()
         self._metrics_at = self._forgot_at = time.perf_counter_ns()
         interval = round(settings.host_interval_s * 1e9)
         self._processes = JobProcesses(open_process_tree, self._bins, interval) if interval else None
@@ -140,7 +140,7 @@ class Hardware:
 
     def close(self) -> None:
         """Stop, without waiting for what hangs."""
-        self._closed = True
+        self._closed.set()
         if self._starting is not None:
             self._starting.join(_STOP_S)
         if self._sampler is not None:
@@ -218,7 +218,7 @@ class Hardware:
         try:
             sampler = Sampler([], tell=lambda line: _log.warning("%s", line))
             found = self._find(self._settings)
-            if self._closed:  # meanwhile: what never starts lets go of nothing
+            if self._closed.is_set():  # meanwhile: what never starts lets go of nothing
                 for provider, _ in found:
                     provider.close()
                 return
@@ -229,7 +229,7 @@ class Hardware:
             sampler.listen(self._take)
             self._sampler = sampler
             sampler.start()
-            if self._closed:  # meanwhile, when nobody waited for this any more
+            if self._closed.is_set():  # meanwhile, when nobody waited for this any more
                 sampler.stop(0)
         except Exception:
             _log.warning("nothing is sampled", exc_info=True)

@@ -86,8 +86,8 @@ class JobProcesses:
                 failures.append((tree, error))
         if failures and not any_read:
             raise failures[-1][1]
-        for tree, error in failures:
-            tree.tell(error)
+        for tree, failure in failures:
+            tree.tell(failure)
         return ()
 
     def close(self) -> None:
