@@ -11,12 +11,15 @@ from typing import Any, Final
 
 from grademl_otel.analyzers.model.raw import Event
 from grademl_otel.analyzers.sources.formats.decoding import decoded_or_none, objects_in
+from grademl_otel.analyzers.sources.formats.otlp_integers import pairs_of
 
 STATUS_DESCRIPTION: Final = "otel.status_description"
 """The attribute for the message of a span's status, as OpenTelemetry names it where there is no field."""
 NO_SCOPE: Final = (b"", b"{}", b"null")
 """What stands for no instrumentation scope, raw."""
 _MAX_DEPTH: Final = 16
+LARGE: Final = 1 << 14
+"""Attributes of so many bytes are tables, or hold some."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,10 @@ OTLP_JSON: Final = OtlpJson()
 
 def otlp_attributes(raw: bytes) -> dict[str, Any]:
     """Decode ``[{"key": ..., "value": {"intValue": "7"}}, ...]``."""
-    return _attributes(objects_in(raw))
+    pairs = pairs_of(raw) if len(raw) >= LARGE else None
+    if pairs is None:
+        return _attributes(objects_in(raw))
+    return {key: otlp_value(value) if numbers is None else numbers for key, numbers, value in pairs}
 
 
 def otlp_scope(raw: bytes) -> dict[str, Any]:
