@@ -642,10 +642,10 @@ def test_all_that_was_observed_is_somewhere(
     for metric in range(2):
         balance = found.balance(metric)
         whole = balance.used + balance.background + balance.unplaced
-        assert whole == pytest.approx(balance.observed, abs=1e-6)
-        assert min(balance.used, balance.background, balance.unplaced) >= -1e-6
+        assert whole == pytest.approx(balance.observed, rel=1e-9, abs=1e-300)
+        assert min(balance.used, balance.background, balance.unplaced) >= -1e-9 * balance.observed
         by_type = found.of_types(metric)
-        assert np.nan_to_num(by_type.usage)[0] == pytest.approx(balance.used, abs=1e-6)
+        assert np.nan_to_num(by_type.usage)[0] == pytest.approx(balance.used, rel=1e-9, abs=1e-300)
         _check_wholes(found, metric, capacity)
 
 
@@ -728,3 +728,18 @@ def test_a_run_is_attributed_by_what_is_built_in() -> None:
     for metric in range(4):
         balance = found.balance(metric)
         assert balance.used + balance.background == pytest.approx(balance.observed)
+
+
+def test_all_that_a_rank_did_is_on_its_machine() -> None:
+    """Defect 13: epochs that name no machine use what is on all of them."""
+    run = trained_run(Training(ranks=2, epochs=2, steps_per_epoch=4, eval_batches=2, explicit=True))
+    model = execution_model(run.spans, [run])
+    seen = observed(*[1.0] * 9, start=int(model.phases.start[1]) / SECOND)
+    found = attributed(
+        model,
+        resources_of(("cpu.busy", seen, "", "node-0"), ("cpu.busy", seen, "", "elsewhere")),
+        Rule("**/rank/**", "*", VARIABLE, 1),
+    )
+    mine, others = by_host(found)
+    assert any("/epoch" in path for path in mine)
+    assert others == set()

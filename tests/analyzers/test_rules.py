@@ -17,6 +17,7 @@ from grademl_otel.analyzers.attribution.rules import FIT, RULES, Assignment, Blo
 from grademl_otel.analyzers.attribution.rules_file import parse_rules, read_rules
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.execution import ExecutionModel
+from grademl_otel.analyzers.resource_model.naming import EXPORTERS, OTLP
 from grademl_otel.analyzers.resource_model.settings import Capacity
 
 from ..support.attributed import Ph, model_of, observed, rank, resources_of, run_of
@@ -359,3 +360,11 @@ def test_every_built_in_rule_can_match_something() -> None:
     names = (*(f"gpu.{name}" for name in gpu), *(f"process.{name}" for name in process), *others)
     assert not [rule for rule in BUILT_IN if not any(rule.metrics.fullmatch(name) for name in names)]
     assert len({(rule.phase, rule.metric, rule.kind, rule.unless) for rule in BUILT_IN}) == len(BUILT_IN)
+
+
+def test_what_is_built_in_names_metrics_that_there_are() -> None:
+    """Defect 18: a rule for a metric that nothing is called is a rule for nothing, and nobody sees it."""
+    known = {f"{one.type}.{one.name}" for one in (*OTLP, *EXPORTERS)}
+    assert {rule.metric for rule in BUILT_IN if rule.metric != "*"}
+    for rule in BUILT_IN:
+        assert any(rule.metrics.fullmatch(each) for each in known), rule.metric
