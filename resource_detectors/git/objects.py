@@ -81,11 +81,11 @@ class Objects:
             within = pack.offset(oid)
             base = self._find(oid, depth - 1) if within is None else self._at(pack, within, depth - 1)
         elif kind in _TYPES:
-            return _TYPES[kind], pack.inflated(at, size)
+            return _TYPES[kind], pack.inflated(at, size, self._budget)
         else:
             raise Missing
         self._budget.check()
-        return base[0], _patched(base[1], pack.inflated(at, size))
+        return base[0], _patched(base[1], pack.inflated(at, size, self._budget))
 
     def _open_packs(self) -> list[_Pack]:
         if self._packs is None:
@@ -187,13 +187,14 @@ class _Pack:
             raise Missing
         return value, at + used
 
-    def inflated(self, at: int, size: int) -> bytes:
-        """``size`` bytes from the stream that begins at ``at``."""
+    def inflated(self, at: int, size: int, budget: Budget) -> bytes:
+        """``size`` bytes from the stream that begins at ``at``; raises `Missing`, `OverBudget`."""
         unpacker = zlib.decompressobj()
         parts: list[bytes] = []
         length = 0
         try:
             while length < size:
+                budget.check()  # a stream may go on without a byte in it
                 data = self._some(at, _CHUNK)
                 at += len(data)
                 part = unpacker.decompress(data, size - length + 1)

@@ -374,6 +374,26 @@ def test_a_big_file_is_read_for_no_longer_than_the_time(work: Path, monkeypatch:
     assert sum(sizes) < 1 << 22
 
 
+def test_an_object_that_never_comes_to_its_end_takes_no_longer_than_the_time(work: Path) -> None:
+    """A pack may unpack to nothing for as long as it is."""
+    store = work / ".git/objects/pack"
+    oid = b"\x11" * 20
+    fanout = b"".join(int(first >= oid[0]).to_bytes(4, "big") for first in range(256))
+    names = b"\377tOc" + (2).to_bytes(4, "big") + fanout + oid + bytes(4)
+    (store / "pack-endless.idx").write_bytes(names + (12).to_bytes(4, "big") + bytes(40))
+    empty = b"\0\0\0\xff\xff"  # a block of deflate that holds no bytes
+    header = bytes([1 << 4 | 9 | 128, 1]) + b"\x78\x01"
+    (store / "pack-endless.pack").write_bytes(b"PACK" + bytes(8) + header + empty * (4 << 20))
+    objects = Objects(found(work), Budget(_LONG))
+    with pytest.raises(Missing):
+        objects.read(oid, b"commit")
+    objects.close()
+    objects = Objects(found(work), Budget(0.01))
+    with pytest.raises(OverBudget):
+        objects.read(oid, b"commit")
+    objects.close()
+
+
 def test_what_has_no_chance_is_not_begun(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blob = git(work, "rev-parse", "HEAD:a.py").strip()
     listed = "".join(f"100644 {blob}\tbig/{n // 100}/{n}.py\n" for n in range(20_000))
