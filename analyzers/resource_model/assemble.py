@@ -30,7 +30,7 @@ from grademl_otel.analyzers.resource_model.settings import ResourceSettings
 from grademl_otel.analyzers.sources.base import SourceOptions
 from grademl_otel.analyzers.subject import Subject
 from grademl_otel.analyzers.tables.material import material
-from grademl_otel.analyzers.units import duration
+from grademl_otel.analyzers.units import count, duration
 
 _LISTED: Final = 8
 _LEAST: Final = 10
@@ -250,20 +250,20 @@ def _counted_once(series: Sequence[Series]) -> tuple[list[Series], list[str]]:
 def _model(
     series: Sequence[Series], capacities: Mapping[tuple[Place, str, bool], float]
 ) -> tuple[ResourceModel, list[float], list[str]]:
-    """Return the model, a capacity for each metric, and where monitors disagree."""
+    """Return the model, a capacity for each metric, and where monitors disagree: in units, in values."""
     series = _one_run(series)
     by_metric: dict[tuple[Place, str], list[Series]] = {}
     for one in series:
         by_metric.setdefault((one.place, one.name), []).append(one)
     tree = _Tree(series)
-    metrics, known, problems = [], [], []
+    metrics, known, units, values = [], [], [], []
     for (place, name), some in sorted(
         by_metric.items(), key=lambda item: (_sort_key(item[0][0]), item[0][1])
     ):
         some, in_other_units = _of_one_unit(some)
-        problems += in_other_units
+        units += in_other_units
         capacity = told_capacity(place, name, some[0].stands_in, (one.capacity for one in some), capacities)
-        problems += _disagreements(some, capacity)
+        values += _disagreements(some, capacity)
         seen = merged([one.seen for one in some], [one.sampled for one in some])
         metrics.append(
             ResourceMetric(
@@ -276,12 +276,17 @@ def _model(
             )
         )
         known.append(capacity)
-    if len(problems) > _LISTED:
-        problems = [
-            *problems[:_LISTED],
-            f"and {len(problems) - _LISTED:,} more metrics of which monitors disagree",
-        ]
+    problems = [
+        *_first(units, "that monitors have in another unit"),
+        *_first(values, "of which monitors disagree"),
+    ]
     return ResourceModel(tree.resources, metrics), known, problems
+
+
+def _first(lines: Sequence[str], what: str) -> list[str]:
+    """Return the first of ``lines``, one a metric, and how many more there are of ``what``."""
+    more = len(lines) - _LISTED
+    return [*lines[:_LISTED], *([f"and {count(more, 'more metric')} {what}"] if more > 0 else [])]
 
 
 def _one_run(series: Sequence[Series]) -> list[Series]:

@@ -322,6 +322,32 @@ def test_monitors_that_disagree_are_told_and_the_finer_counts(tmp_path: Path) ->
     assert {value for *_, value in pieces(found(model)["/host[name=node-0]/gpu[id=GPU-a]:power"])} == {300}
 
 
+def test_units_that_differ_and_values_that_differ_are_told_apart(tmp_path: Path) -> None:
+    sim = simulate(replace(SLOW, steps_per_epoch=60))
+    with_table(sim, [("gpu", "power", "GPU-a", [300_000] * 60, 700_000)])
+    head, (watts, bytes_) = (
+        "time,host,resource,id,metric,value,unit\n",
+        (tmp_path / "a.csv", tmp_path / "b.csv"),
+    )
+    for file, unit in ((watts, "W"), (bytes_, "By")):
+        file.write_text(
+            head
+            + "".join(
+                f"{BEGIN // S + at},node-0,lustre,,m{ix:02},2,{unit}\n" for ix in range(11) for at in (1, 2)
+            )
+            + "".join(f"{BEGIN // S + at},node-0,gpu,GPU-a,power,200,W\n" for at in range(0, 60, 2))
+        )
+    model = resources_of(
+        subject(tmp_path / "runs", sim), ResourceSettings(csv=tuple(map(str, (watts, bytes_))))
+    )
+    units = [line for line in model.problems if "another unit" in line]
+    assert len(units) == 9
+    assert units[0] == f"lustre.m00: csv {bytes_} has it in another unit than csv {watts} (W): left out"
+    assert units[8] == "and 3 more metrics that monitors have in another unit"
+    assert len([line for line in model.problems if "says 300" in line]) == 2
+    assert not any("monitors disagree" in line for line in model.problems)
+
+
 # --- Capacities ---------------------------------------------------------------------------------------------
 
 
