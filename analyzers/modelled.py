@@ -10,7 +10,7 @@ from grademl_otel.analyzers.execution.of_traces import SpanIdentity
 from grademl_otel.analyzers.execution.whole import ExecutionModel, execution_model
 from grademl_otel.analyzers.model.clocks import clocks_of_traces
 from grademl_otel.analyzers.model.run import Run, build_runs
-from grademl_otel.analyzers.subject import Subject
+from grademl_otel.analyzers.subject import BUILT, Subject
 
 
 def runs_of(about: Subject) -> list[Run]:
@@ -21,7 +21,7 @@ def runs_of(about: Subject) -> list[Run]:
         return [about.run]
     found: list[Run] | None = about.made.get("runs")
     if found is None:
-        found = about.made["runs"] = build_runs(about.telemetry, about.query.clocks)
+        found = about.made["runs"] = build_runs(about.telemetry, about.query.clocks, about.made.get(BUILT))
     return found
 
 

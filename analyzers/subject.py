@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _TRACE_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 
+BUILT: Final = "built"
+"""Where `Subject.made` has the whole run of which the subject is."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -85,12 +88,14 @@ def read_subject(query: Query) -> Subject:
         _refuse_run_options(telemetry, query)
         return _traces(telemetry, query)
     _check_hosts(run.clocks, query)
-    run = select_fit(run, query.fit)
+    built, run = run, select_fit(run, query.fit)
     if query.ranks is not None:
         run = select_ranks(run, query.ranks)
     if query.steps is not None:
         run = select_steps(run, query.steps)
-    return Subject(telemetry, run, query)
+    found = Subject(telemetry, run, query)
+    found.made[BUILT] = built
+    return found
 
 
 def _traces(telemetry: Telemetry, query: Query) -> Subject:

@@ -142,9 +142,17 @@ def build_run(
     return _assemble(max(chosen, key=lambda a: a.attempt), telemetry, clocks)
 
 
-def build_runs(telemetry: Telemetry, clocks: ClockRule | None = None) -> list[Run]:
-    """Assemble every attempt of every run, by start; times as in `build_run`."""
-    return [_assemble(one, telemetry, clocks) for one in sorted(attempts(telemetry), key=_order)]
+def build_runs(telemetry: Telemetry, clocks: ClockRule | None = None, built: Run | None = None) -> list[Run]:
+    """Assemble every attempt of every run, by start; times as in `build_run`.
+
+    ``built``: the one that `build_run` made of the same telemetry by the same ``clocks``, if it did.
+    """
+    return [
+        built
+        if built is not None and (built.run_id, built.attempt) == (one.run_id, one.attempt)
+        else _assemble(one, telemetry, clocks)
+        for one in sorted(attempts(telemetry), key=_order)
+    ]
 
 
 def _order(attempt: Attempt) -> tuple[int, str, int]:

@@ -14,9 +14,12 @@ from grademl_otel import analyzers
 from grademl_otel import semconv as sc
 from grademl_otel.analyzers.cli.app import run as command
 from grademl_otel.analyzers.errors import NothingFound, UsageError
+from grademl_otel.analyzers.model.run import build_runs
+from grademl_otel.analyzers.modelled import runs_of
 from grademl_otel.analyzers.queries import Query
 from grademl_otel.analyzers.reporting.document import ReportDocument
 from grademl_otel.analyzers.reporting.text import render
+from grademl_otel.analyzers.subject import read_subject
 from tests.support import losses
 from tests.support.synthetic import MS, Span, Training, attributes, simulate
 from tests.support.synthetic import S as SECOND
@@ -60,6 +63,17 @@ def twice(tmp_path: Path) -> Path:
     """A run that was killed and started again."""
     first = simulate(replace(TRAINING, killed_at=30)).otlp_lines()
     return written(tmp_path, first, simulate(later(TRAINING, attempt=1)).otlp_lines())
+
+
+def test_what_was_read_is_assembled_once(twice: Path) -> None:
+    about = read_subject(Query.of(str(twice), attempt=0))
+    again = build_runs(about.telemetry)
+    runs = runs_of(about)
+    assert [run.attempt for run in runs] == [run.attempt for run in again] == [0, 1]
+    assert about.run is not None
+    assert runs[0].steps is about.run.steps
+    assert [run.rank_bounds for run in runs] == [run.rank_bounds for run in again]
+    assert [run.completeness.verdict for run in runs] == [run.completeness.verdict for run in again]
 
 
 def test_the_last_attempt_is_taken_unless_told_otherwise(twice: Path) -> None:
