@@ -104,19 +104,20 @@ def _not_told_apart(found: Attributed) -> Iterator[str]:
         name = found.resources.metrics[metric].type
         for group in fitted.fit.ambiguous:
             alike = [types.path(int(fitted.types[ix])) for ix in group if ix < len(fitted.types)]
-            if len(alike) > 1:
-                groups.setdefault(tuple(alike), set()).add(name)
             if alike and len(alike) < len(group):
                 always.setdefault(tuple(alike), set()).add(name)
+            elif len(alike) > 1:
+                groups.setdefault(tuple(alike), set()).add(name)
     for paths, names in sorted(groups.items(), key=lambda row: (-len(row[0]), row[0]))[:_LISTED]:
         yield (
             f"{_listed(sorted(names))}: {_listed(paths)} were active in the same proportion all the time; how"
             " they divide it is not known, taken as equal"
         )
     for paths, names in sorted(always.items(), key=lambda row: (-len(row[0]), row[0]))[:_LISTED]:
+        divided = "; how they divide it is not known, taken as equal" * (len(paths) > 1)
         yield (
-            f"{_listed(sorted(names))}: {_listed(paths)} were active all the time; what is used whoever"
-            " is active cannot be told from what they use, and counts as theirs"
+            f"{_listed(sorted(names))}: {_listed(paths)} were active all the time, as far as its intervals"
+            f" tell: what is used whoever is active cannot be told apart, and counts as theirs{divided}"
         )
 
 

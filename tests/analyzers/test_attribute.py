@@ -184,9 +184,9 @@ def test_what_is_always_active_has_no_background_beside_it_and_it_is_said() -> N
     found = attributed(model, resources_of(("cpu.busy", observed(6, 7, 6, 6))), Rule("/", "*", FIT))
     assert found.use(0).background == 0
     assert used(found) == pytest.approx({"/a": 12, "/b": 12, "/c": 1})
-    assert [line for line in found.problems if "were active all the time" in line] == [
-        "cpu.busy: /a, /b were active all the time; what is used whoever is active cannot be told from what"
-        " they use, and counts as theirs"
+    assert found.problems == [
+        "cpu.busy: /a, /b were active all the time, as far as its intervals tell: what is used whoever is"
+        " active cannot be told apart, and counts as theirs; how they divide it is not known, taken as equal"
     ]
 
 
