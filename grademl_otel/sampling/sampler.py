@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples the sources of providers, each in a thread of its own: one that hangs stops nobody else.
+"""Samples the sources of providers: one that hangs stops nobody else.
 
-A thread is what it takes: calls into drivers, and reads of ``/sys``, cannot be interrupted. Between readings
-a thread waits for one lock, which costs nothing.
+A thread is what it takes: calls into drivers, and reads of ``/sys``, cannot be interrupted. A `Crew` has as
+many as are needed for that, one on most hosts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from grademl_otel.catalog.metric import Metric
 from grademl_otel.catalog.sampler import COST, FAILURES, LATE
 from grademl_otel.convert.spans import Attributes
 from grademl_otel.sampling.alarm import Alarm
+from grademl_otel.sampling.crew import Crew
 from grademl_otel.sampling.faults import FIND, Faults, Tell
+from grademl_otel.sampling.reader import LONGEST_PAUSE_NS, Listener, SourceReader
 from grademl_otel.sampling.source import Provider, Series, Source
-from grademl_otel.sampling.sourcethread import LONGEST_PAUSE_NS, Listener, SourceThread
 
 RESCAN_S: Final = 30.0
 """So often providers are asked what there is."""
 _LEAST_DEADLINE_NS: Final = 2_000_000_000
 _MOST_SOURCES: Final = 256
-"""Threads for one provider; no host has so many devices of a kind that need one each."""
+"""Of one provider; no host has so many devices of a kind that each need a reading of their own."""
 _OWN: Final = "sampler"
 
 
@@ -61,6 +62,7 @@ class Sampler:
         self._listeners: list[Listener] = []
         self._rescan_s = rescan_s
         self._scans: list[_Scan] = []
+        self._crew = Crew("grademl sampler")
         self._pid = 0
         """Of the process in which it runs; 0 before the start and after the end."""
         self._start_ns = 0
@@ -71,10 +73,11 @@ class Sampler:
         """Sample these as well, at a pace of their own; before the start."""
         for provider in providers:
             interval = max(1, round(interval_s * 1e9))
-            self._scans.append(_Scan(provider, interval, self._rescan_s, self._faults, self._listeners))
+            scan = _Scan(provider, interval, self._rescan_s, self._crew, self._faults, self._listeners)
+            self._scans.append(scan)
 
     def listen(self, listener: Listener) -> None:
-        """Have each reading handed to ``listener`` too, in the thread of its source; before the start."""
+        """Have each reading handed to ``listener`` too, in the thread that read it; before the start."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -95,6 +98,7 @@ class Sampler:
         self._pid = 0
         for scan in self._scans:
             scan.stop()
+        self._crew.end()
         until = time.monotonic() + within_s
         ended = [scan.join(max(0.0, until - time.monotonic())) for scan in self._scans]
         return all(ended)
@@ -106,8 +110,8 @@ class Sampler:
         now = time.perf_counter_ns()
         samples: list[Sample] = []
         for scan in self._scans:
-            for thread in scan.current():
-                at, readings = thread.latest
+            for reader in scan.current():
+                at, readings = reader.latest
                 if readings and now - at <= scan.deadline_ns:
                     samples += [Sample(series, value, at, series.start_ns) for series, value in readings]
             scan.tell_of_silence(now)
@@ -115,10 +119,11 @@ class Sampler:
         return samples
 
     def _of_itself(self, now: int) -> list[Sample]:
-        failures, late, cost, any_source = self._faults.counts(), [], 0, False
+        failures, late, any_source = self._faults.counts(), [], False
+        cost = self._crew.cost_ns()
         for scan in self._scans:
             late += scan.late(now)
-            cost += scan.cost_ns()
+            cost += scan.cost_ns
             any_source = any_source or scan.found
         if not (any_source or failures):
             return []
@@ -140,7 +145,13 @@ class _Scan:
     """The sources of one provider, and the thread that asks it for them; which may hang as well."""
 
     def __init__(
-        self, provider: Provider, interval_ns: int, rescan_s: float, faults: Faults, listeners: list[Listener]
+        self,
+        provider: Provider,
+        interval_ns: int,
+        rescan_s: float,
+        crew: Crew,
+        faults: Faults,
+        listeners: list[Listener],
     ) -> None:
         self.name = provider.name
         self.found = False
@@ -149,21 +160,21 @@ class _Scan:
         self._provider = provider
         self._interval = interval_ns
         self._rescan_ns = round(rescan_s * 1e9)
+        self._crew = crew
         self._faults = faults
         self._listeners = listeners
         self._alarm = Alarm()
         self._stopped = False
         self._asked_at = 0
         """When the provider was asked that has not answered yet; 0: it has."""
-        self._threads: dict[str, SourceThread] = {}
+        self._readers: dict[str, SourceReader] = {}
         self._gone_at: dict[str, int] = {}
         self._late: dict[str, int] = {}
-        """Of threads that have ended."""
-        self._cost_ns = 0
-        """Of threads that have ended."""
-        self._own_cost_ns = 0
+        """Of readers that have ended."""
+        self.cost_ns = 0
+        """CPU time of asking."""
         self._books = threading.Lock()
-        """Held where threads come and go, so that what they counted is counted once."""
+        """Held where readers come and go, so that what they counted is counted once."""
         self._thread = threading.Thread(target=self._run, name=f"grademl {self.name}", daemon=True)
 
     def start(self) -> None:
@@ -171,8 +182,8 @@ class _Scan:
 
     def stop(self) -> None:
         self._stopped = True
-        for thread in tuple(self._threads.values()):
-            thread.stop()
+        for reader in tuple(self._readers.values()):
+            reader.stop(self._crew)
         self._alarm.ring()
 
     def join(self, within_s: float) -> bool:
@@ -183,26 +194,21 @@ class _Scan:
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
-    def current(self) -> list[SourceThread]:
-        return [thread for thread in tuple(self._threads.values()) if not thread.leaving]
+    def current(self) -> list[SourceReader]:
+        return [reader for reader in tuple(self._readers.values()) if not reader.leaving]
 
     def late(self, now: int) -> list[tuple[str, int]]:
         with self._books:
             counts = dict(self._late)
-            for name, thread in self._threads.items():
-                counts[name] = counts.get(name, 0) + thread.late(now if thread.alive else 0)
+            for name, reader in self._readers.items():
+                counts[name] = counts.get(name, 0) + reader.late(now if reader.alive else 0)
         return list(counts.items())
 
-    def cost_ns(self) -> int:
-        with self._books:
-            threads = sum(thread.cost_ns for thread in self._threads.values())
-            return self._cost_ns + self._own_cost_ns + threads
-
     def tell_of_silence(self, now: int) -> None:
-        for thread in self.current():
-            silent = thread.silent_ns(now)
-            if silent > self.deadline_ns and thread.alive:
-                self._faults.silent(thread.name, silent / 1e9)
+        for reader in self.current():
+            silent = reader.silent_ns(now)
+            if silent > self.deadline_ns and reader.alive:
+                self._faults.silent(reader.name, silent / 1e9)
         if self._asked_at and now - self._asked_at > self._rescan_ns:
             self._faults.silent(self.name, (now - self._asked_at) / 1e9)
 
@@ -221,13 +227,13 @@ class _Scan:
             pause = self._rescan_ns
             if failures:
                 pause = min(LONGEST_PAUSE_NS, self._interval << min(failures - 1, 40))
-            self._own_cost_ns = time.thread_time_ns()
+            self.cost_ns = time.thread_time_ns()
             if self._alarm.wait(pause / 1e9):
                 self._alarm.wait(0 if self._stopped else self._interval / 1e9)
-        for thread in self._threads.values():
-            thread.stop()
-        for thread in self._threads.values():
-            thread.join()
+        for reader in self._readers.values():
+            reader.stop(self._crew)
+        for reader in self._readers.values():
+            reader.join()
         try:
             self._provider.close()
         except BaseException as error:
@@ -236,13 +242,13 @@ class _Scan:
     def _keep(self, found: Iterable[Source]) -> None:
         """Read what is new of ``found``, and no more what is not among it."""
         sources = {id(source): source for source in found}
-        for name, thread in tuple(self._threads.items()):
-            if not thread.alive:
-                self._forget(name, thread)
-            elif id(thread.source) in sources:
-                del sources[id(thread.source)]
+        for name, reader in tuple(self._readers.items()):
+            if not reader.alive:
+                self._forget(name, reader)
+            elif id(reader.source) in sources:
+                del sources[id(reader.source)]
             else:
-                thread.stop()
+                reader.stop(self._crew)
         for source in sources.values():
             try:
                 self._begin(source)
@@ -250,26 +256,25 @@ class _Scan:
                 self._faults.failed(self.name, error, "cannot be sampled")
 
     def _begin(self, source: Source) -> None:
-        if source.name in self._threads or self._stopped:  # its predecessor hangs, or is about to end
+        if source.name in self._readers or self._stopped:  # its predecessor hangs, or is about to end
             return
-        if len(self._threads) >= _MOST_SOURCES:
+        if len(self._readers) >= _MOST_SOURCES:
             raise OverflowError(f"more than {_MOST_SOURCES} sources")
-        thread = SourceThread(source, self._interval, self._faults, self._listeners, self._ended)
-        thread.start()
+        reader = SourceReader(source, self._interval, self._faults, self._listeners, self._ended)
+        self._crew.add(reader)
         with self._books:
-            self._threads[thread.name] = thread
+            self._readers[reader.name] = reader
         self.found = True
 
-    def _forget(self, name: str, thread: SourceThread) -> None:
+    def _forget(self, name: str, reader: SourceReader) -> None:
         with self._books:
-            late = self._late.get(name, 0) + thread.late(0)
+            late = self._late.get(name, 0) + reader.late(0)
             if late and (name in self._late or len(self._late) < _MOST_SOURCES):
                 self._late[name] = late
-            self._cost_ns += thread.cost_ns
-            del self._threads[name]
+            del self._readers[name]
 
     def _ended(self, name: str, gone: bool) -> None:
-        """In the thread of a source, at its end: ask the provider soon, unless that went wrong just now."""
+        """At the end of a reader: ask the provider soon, unless that went wrong just now."""
         if not gone or self._stopped:
             return
         now, before = time.perf_counter_ns(), self._gone_at.get(name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from grademl_otel.catalog.metric import Metric
 from grademl_otel.convert.spans import Attributes
@@ -35,7 +35,7 @@ Reading = tuple[Series, "int | float"]
 
 
 class Source(Protocol):
-    """Something that is read by a thread of its own."""
+    """Something that is read by one thread at a time, not always by the same one."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,19 @@ class Source(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of what it holds; called once, from its own thread."""
+        """Let go of what it holds; called once, after its last reading."""
+
+
+@runtime_checkable
+class InParts(Source, Protocol):
+    """A source of whose readings a part comes a moment later, while nobody sleeps for it."""
+
+    @property
+    def rest_after_s(self) -> float:
+        """Seconds from now until `read_rest` is to be called; 0 where the last reading is complete."""
+
+    def read_rest(self) -> Sequence[Reading]:
+        """Return what else there is of the last reading; as `Source.read`."""
 
 
 class SourceGone(Exception):

@@ -34,6 +34,7 @@ _XID_EVENT: Final = 8
 _MOST_EVENTS: Final = 16
 """Of one reading; the others come with the next."""
 _MOST_PROCESSES: Final = 256
+_PCIE_BYTES: Final = "pcie bytes"
 
 _REASONS: Final = (
     (0x04, "sw_power_cap"),
@@ -79,6 +80,7 @@ class NvidiaGpu:
         """Return what it says now; see `Source.read`."""
         if self.gone:
             raise SourceGone(self.name)
+        self._pcie.forget()
         self._library.open()
         generation = self._library.generation
         try:
@@ -89,6 +91,27 @@ class NvidiaGpu:
         except Exception as error:
             if nvml.code(error) is not None:
                 self._library.failed(generation, error)
+            raise
+
+    @property
+    def rest_after_s(self) -> float:
+        """See `InParts.rest_after_s`."""
+        return self._pcie.rest_after_s
+
+    def read_rest(self) -> Sequence[Reading]:
+        """Return the bytes over PCIe, of which `read` could not tell at once; see `InParts.read_rest`."""
+        generation = self._library.generation
+        if self._generation != generation:
+            self._pcie.forget()
+            return ()
+        try:
+            with self._library.call():
+                return self._pcie.read_rest(self._library.api)
+        except Exception as error:
+            if nvml.verdict(error) is not Verdict.DEVICE:
+                self._probes.failed(_PCIE_BYTES, error)
+                return ()
+            self._library.failed(generation, error)
             raise
 
     def close(self) -> None:
@@ -162,7 +185,7 @@ class NvidiaGpu:
         add("fans", lambda: self._fans(handle), _SOON)
         add("pcie link", lambda: self._pcie_link(handle), _SELDOM)
         self._mig = add("mig", lambda: self._find_instances(handle), _MIG_EVERY)
-        add("pcie bytes", self._pcie.open(api, handle))  # last, since it takes 20 ms, or twice that
+        add(_PCIE_BYTES, self._pcie.open(api, handle))  # last, since there may be more of it (`read_rest`)
         try:  # now, so that the first reading has them
             self._find_instances(handle)
             self._mig.wait = _MIG_EVERY

@@ -2,9 +2,10 @@
 """Bytes over PCIe.
 
 Drivers that count give 32 bits: on a link of 63 GB/s they begin again 15 times a second, and two readings
-tell the remainder only. Where the link can carry as much, the counters are read twice, 20 ms apart, and the
-rate in between tells how often they have begun again since the last reading. So the total is exact while the
-traffic is steady, and an estimate otherwise. Where nothing is counted there is only a rate, of 20 ms as well.
+tell the remainder only. Where the link can carry as much, the counters are read twice, 20 ms apart (nobody
+sleeps for that: `PcieBytes.rest_after_s`), and the rate in between tells how often they have begun again
+since the last reading. So the total is exact while the traffic is steady, and an estimate otherwise. Where
+nothing is counted there is only a rate, of 20 ms as well.
 """
 
 from __future__ import annotations
@@ -45,11 +46,25 @@ _FIELDS: Final = tuple(way.field for way in _WAYS)
 _MODULUS: Final = 1 << 32
 _WINDOW_S: Final = 0.02
 _TRIES: Final = 3
-"""For a window that is short enough; a busy host may wake a thread late."""
+"""For a window that is short enough; a busy host may come late to its end."""
 _PAUSE_S: Final = 20.0
 _PAUSE: Final = 3.0
 """What is longer than both this and so many times the shortest time between two readings is a pause, of which
 nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Between two looks at the counters: each what they said, and when."""
+
+    at: float
+    raws: Sequence[int]
+    """What the reading is about."""
+    began: float
+    begin: Sequence[int]
+    """The first look, or, of a window that became too long, the look at its end."""
+    tries: int
+    """That are left."""
 
 
 class PcieBytes:
@@ -61,9 +76,20 @@ class PcieBytes:
         self._device = device
         self._counted = tuple(Wrapping() for _ in _WAYS)
         self._summed = tuple(Summed() for _ in _WAYS)
+        self._window: _Window | None = None
+        self._fields: Fields | None = None
+
+    @property
+    def rest_after_s(self) -> float:
+        """Seconds until `read_rest` is due; 0 where the last reading is complete."""
+        return 0.0 if self._window is None else _WINDOW_S
+
+    def forget(self) -> None:
+        """Leave the last reading as it is."""
+        self._window = None
 
     def open(self, api: Any, handle: object) -> Callable[[], Sequence[Reading]]:
-        """Return what reads both totals of a GPU from now on; it may wait 40 ms, and raises NVMLError and
+        """Return what reads both totals of a GPU from now on, or begins to; it raises NVMLError and
         `Implausible`.
 
         What fails is taken for counting. Raises NVMLError for what means the device as a whole.
@@ -82,21 +108,42 @@ class PcieBytes:
         return partial(self._read_counters, api, fields)
 
     def _read_counters(self, api: Any, fields: Fields) -> Sequence[Reading]:
-        most = plausible.PCIE_RATE if self.capacity is None else self.capacity
         at, raws = _ask(api, fields)
-        rates: Sequence[float | None] = (None, None)
-        if any(total.is_ambiguous(at, most) for total in self._counted):
-            for _ in range(_TRIES):
-                time.sleep(_WINDOW_S)
-                later, now = _ask(api, fields)
-                seconds = later - at
-                if seconds * most < _MODULUS:
-                    rates = [(end - begin) % _MODULUS / seconds for begin, end in zip(raws, now, strict=True)]
-                    break
-                at, raws = later, now
+        if any(total.is_ambiguous(at, self._most) for total in self._counted):
+            self._fields = fields
+            self._window = _Window(at, raws, at, raws, _TRIES)
+            return ()
+        return self._counted_until(at, raws, (None, None))
+
+    def read_rest(self, api: Any) -> Sequence[Reading]:
+        """Look again, at the end of a window; raises NVMLError and `Implausible`.
+
+        Where that comes too late, there is another window, at most so many in all.
+        """
+        window, fields = self._window, self._fields
+        self._window = None
+        if window is None or fields is None:
+            return ()
+        later, now = _ask(api, fields)
+        seconds = later - window.began
+        if seconds * self._most < _MODULUS:
+            rates = [(end - begin) % _MODULUS / seconds for begin, end in zip(window.begin, now, strict=True)]
+            return self._counted_until(window.at, window.raws, rates)
+        if window.tries == 1:
+            return self._counted_until(window.at, window.raws, (None, None))
+        self._window = _Window(window.at, window.raws, later, now, window.tries - 1)
+        return ()
+
+    @property
+    def _most(self) -> float:
+        return plausible.PCIE_RATE if self.capacity is None else self.capacity
+
+    def _counted_until(
+        self, at: float, raws: Sequence[int], rates: Sequence[float | None]
+    ) -> Sequence[Reading]:
         readings: list[Reading] = []
         for total, raw, rate, way in zip(self._counted, raws, rates, _WAYS, strict=True):
-            total.add(raw, at, rate, most)
+            total.add(raw, at, rate, self._most)
             readings.append(self._reading(way, total.total, is_estimated=not total.is_wide))
         return readings
 

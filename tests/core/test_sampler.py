@@ -209,7 +209,7 @@ def test_stop_does_not_wait_for_one_that_hangs(make: Any) -> None:
     release.set()
     until(lambda: shelf.closed)
     assert (slow.closed, other.closed, shelf.closed) == (1, 1, 1)
-    assert slow.closed_in == "grademl slow"
+    assert slow.closed_in == "grademl sampler"
 
 
 def test_a_provider_that_hangs_stops_nobody(make: Any) -> None:
@@ -337,7 +337,7 @@ def test_hot_plug(make: Any) -> None:
     assert (second.closed, told) == (0, [])
 
 
-def test_a_name_has_one_thread_even_when_its_predecessor_hangs(make: Any) -> None:
+def test_a_name_is_read_once_at_a_time_even_when_its_predecessor_hangs(make: Any) -> None:
     hangs, release = threading.Event(), threading.Event()
 
     def act(number: int) -> Any:
@@ -454,7 +454,7 @@ def test_no_more_threads_is_told_and_tried_again(make: Any, monkeypatch: pytest.
     refused: list[threading.Thread] = []
 
     def starting(thread: threading.Thread) -> None:
-        if thread.name == "grademl a" and not refused:
+        if thread.name == "grademl sampler" and not refused:
             refused.append(thread)
             raise RuntimeError("can't start new thread")
         start(thread)

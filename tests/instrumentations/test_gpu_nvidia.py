@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +19,11 @@ import pytest
 
 from grademl_otel.catalog.gpu import METRICS
 from grademl_otel.catalog.metric import COUNTER
+from grademl_otel.catalog.sampler import FAILURES
 from grademl_otel.instrumentations.gpu import nvml as library
 from grademl_otel.instrumentations.gpu import nvmlpcie
 from grademl_otel.instrumentations.gpu.nvidia import NvidiaProvider
-from grademl_otel.sampling.source import Reading
+from grademl_otel.sampling.source import InParts, Reading
 
 from ..support import nvml
 
@@ -498,9 +500,10 @@ def test_a_rate_of_pcie_is_taken_for_the_time_between_readings(
     assert totals == [(seconds * 5_400_000_000, seconds * 1_200_000_000) for seconds in (0, 1, 3.5, 3.5, 4.5)]
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("rate", [100, 3_900_000_000, 40_000_000_000, 63_000_000_000])
 def test_pcie_counters_of_32_bits_begin_again_any_number_of_times(
-    rate: int, provider: NvidiaProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rate: int, late: bool, provider: NvidiaProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = nvml.Control(tmp_path, "h100", count=1)
     control.set("field.198", f"ui:4000000000 +{rate}")
@@ -511,16 +514,54 @@ def test_pcie_counters_of_32_bits_begin_again_any_number_of_times(
         clock.now += seconds
         control.advance(seconds)
 
-    clock.sleep = let_pass
     monkeypatch.setattr(nvmlpcie, "time", clock)
     with nvml.in_process(control):
         (source,) = provider.sources()
+        assert isinstance(source, InParts)
         source.read()
         for second in range(1, 6):
             let_pass(second - clock.now)
-            found = values(source.read(), control.ids[0])
+            readings = source.read()
+            if late and source.rest_after_s:  # the counter may have begun again
+                let_pass(0.1)
+                assert source.read_rest() == ()
+            while source.rest_after_s:
+                let_pass(source.rest_after_s)
+                readings = [*readings, *source.read_rest()]
+            found = values(readings, control.ids[0])
             told = found["hw.gpu.io{receive,pcie,True}"], found["hw.gpu.io{transmit,pcie,True}"]
             assert told == pytest.approx((rate * second, 3_000_000_000 * second), abs=2)
+
+
+def test_the_other_look_at_pcie_counters_may_always_be_late_or_fail(
+    provider: NvidiaProvider, tmp_path: Path
+) -> None:
+    control = nvml.Control(tmp_path, "h100", count=1)
+    control.set("field.198", "ui:4000000000 +100")
+    with nvml.in_process(control):
+        (source,) = provider.sources()
+        assert isinstance(source, InParts)
+        source.read()
+        control.advance(1)
+        time.sleep(0.1)
+        source.read()
+        rests = []
+        while source.rest_after_s:
+            time.sleep(0.1)
+            rests.append(source.read_rest())
+        assert [len(rest) for rest in rests] == [0, 0, 2], "in the end it goes without"
+        assert source.read_rest() == ()
+
+        control.advance(1)
+        time.sleep(0.1)
+        assert "hw.power" in values(source.read(), control.ids[0])
+        control.fail("nvmlDeviceGetFieldValues", 999)
+        assert source.rest_after_s > 0
+        assert source.read_rest() == ()
+        assert source.rest_after_s == 0
+        control.fail("nvmlDeviceGetFieldValues", 0)
+        kinds = [series.attributes for series, _ in source.read() if series.metric is FAILURES]
+        assert [kind["error.type"] for kind in kinds] == ["pcie bytes: NVMLError_Unknown"]
 
 
 def test_pcie_counters_of_more_bits_are_taken_as_they_are(provider: NvidiaProvider, tmp_path: Path) -> None:

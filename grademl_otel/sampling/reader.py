@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that reads one source at a steady pace, whatever that source does.
+"""One source, read at a steady pace, whatever that source does.
 
-It reads at whole multiples of its interval of perf_counter, as all others do, so that what is read fits into
-common bins. Ticks that pass while a reading blocks are skipped and counted. After a failure it comes again at
-the next tick, after more of them with growing pauses.
+It is read at whole multiples of its interval of perf_counter, as all others are, so that what is read fits
+into common bins. Ticks that pass while a reading blocks are skipped and counted. After a failure it is read
+again at the next tick, after more of them with growing pauses.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from grademl_otel.sampling.alarm import Alarm
+from grademl_otel.sampling.crew import Crew
 from grademl_otel.sampling.faults import NONSENSE, Faults
-from grademl_otel.sampling.source import Reading, Series, Source, SourceGone
+from grademl_otel.sampling.source import InParts, Reading, Series, Source, SourceGone
 
 Listener = Callable[[str, int, Sequence[Reading]], object]
 """Called with the source's name, the time of a reading (ns of perf_counter) and what was read."""
 
 LONGEST_PAUSE_NS: Final = 60_000_000_000
+_GRID_NS: Final = 5_000_000
+"""The rests of readings are read at multiples of it, those of several sources at one time."""
 _NUMBERS: Final = (int, float)
 _LEAST, _MOST = -(1 << 63), 1 << 63
 """What telemetry can carry as an integer; no hardware counts further."""
 
 
-class SourceThread:
+class SourceReader:
     """Reads ``source`` until it is gone, or until it is told to stop; closes it then.
 
-    ``ended`` is called at the end from the thread itself with whether the source is gone.
+    A task of a crew: `turn` reads it once, in whatever thread. ``ended`` is called at the end, with whether
+    the source is gone.
     """
 
     def __init__(
@@ -44,39 +47,38 @@ class SourceThread:
         self.name = source.name
         self.leaving = False
         """It has been told to stop."""
-        self.cost_ns = 0
-        """CPU time that the thread took."""
+        self.due_ns = time.perf_counter_ns()
         self.latest: tuple[int, Sequence[Reading]] = (0, ())
         """When it was read last, and what; replaced as a whole."""
+        self._parts = source if isinstance(source, InParts) else None
+        self._first: tuple[int, Sequence[Reading]] | None = None
+        """Of a reading whose rest is still to be read."""
         self._interval = interval_ns
         self._faults = faults
         self._listeners = listeners
         self._ended = ended
-        self._alarm = Alarm()
-        self._pace = (0, time.perf_counter_ns())
+        self._failures = 0
+        """In a row."""
+        self._tick = self.due_ns // interval_ns * interval_ns
+        self._missed = 0
+        self._pace = (0, self.due_ns)
         """Ticks missed until now, and the next one; replaced as a whole."""
         self._told_late = 0
-        self._thread = threading.Thread(target=self._run, name=f"grademl {self.name}", daemon=True)
+        self._over = threading.Event()
 
-    def start(self) -> None:
-        """Begin; raises RuntimeError where there can be no more threads."""
-        self._thread.start()
-
-    def stop(self) -> None:
+    def stop(self, crew: Crew) -> None:
         """Have it end after the reading that goes on; does not wait."""
         self.leaving = True
-        self._alarm.ring()
+        crew.hurry(self)
 
-    def join(self, within_s: float | None = None) -> bool:
-        """Wait for its end, at most so long; return whether it has ended."""
-        if self._thread is not threading.current_thread():
-            self._thread.join(within_s)
-        return not self.alive
+    def join(self) -> None:
+        """Wait for its end."""
+        self._over.wait()
 
     @property
     def alive(self) -> bool:
         """Whether it still holds its source; a source that hangs cannot be let go."""
-        return self._thread.is_alive()
+        return not self._over.is_set()
 
     def late(self, now_ns: int) -> int:
         """Return how many ticks went by without a sample, those of a reading that still goes on included.
@@ -92,45 +94,74 @@ class SourceThread:
         """Return for how long a reading has been due that is not there; 0 between readings."""
         return max(0, now_ns - self._pace[1])
 
-    def _run(self) -> None:
+    def turn(self) -> bool:
+        """Read it once, or end; see `crew.Task`."""
         gone = False
-        try:
-            gone = self._read_on()
-        finally:
-            self.latest = (0, ())
+        if not self.leaving:
             try:
-                self.source.close()
-            except BaseException as error:
-                self._faults.failed(self.name, error, "cannot be closed")
-            self.cost_ns = time.thread_time_ns()
-            self._ended(self.name, gone)
-
-    def _read_on(self) -> bool:
-        """Read until told to stop; return True when the source is gone before."""
-        interval, failures, missed = self._interval, 0, 0
-        due = time.perf_counter_ns() // interval * interval
-        while not self.leaving:
-            self._pace = (missed, due)
-            try:
-                readings = self.source.read()
-                now = time.perf_counter_ns()
-                self._take(now, readings)
-                failures = 0
+                self._read()
             except SourceGone:
                 now = time.perf_counter_ns()
-                self._pace = (missed + (now - due) // interval, now)
-                return True
+                self._pace = (self._missed + (now - self._tick) // self._interval, now)
+                gone = True
             except BaseException as error:
                 now = time.perf_counter_ns()
-                failures += 1
+                self._first = None
+                self._failures += 1
                 self._faults.failed(self.name, error)
-            missed += (now - due) // interval
-            pause = min(LONGEST_PAUSE_NS, interval << min(failures - 1, 40)) if failures > 1 else 0
-            due = max(due + interval, ((now + pause) // interval + 1) * interval)
-            self._pace = (missed, due)
-            self.cost_ns = time.thread_time_ns()
-            self._alarm.wait((due - now) / 1e9)
+                self._await_tick(now)
+        if not (gone or self.leaving):
+            return True
+        self._end(gone)
         return False
+
+    def _read(self) -> None:
+        """Read it, or the rest of a reading; raises what the source raises."""
+        if self._first is None:
+            readings = self.source.read()
+            now = at = time.perf_counter_ns()
+        else:
+            at, readings = self._first
+            readings = [*readings, *self._rest()]
+            now = time.perf_counter_ns()
+        after = 0.0 if self._parts is None else self._parts.rest_after_s
+        if after > 0:
+            self._first = (at, readings)
+            self.due_ns = -(-(now + round(after * 1e9)) // _GRID_NS) * _GRID_NS
+            return
+        self._first = None
+        self._take(at, readings)
+        self._failures = 0
+        self._await_tick(now)
+
+    def _rest(self) -> Sequence[Reading]:
+        """Return the rest of a reading; without it the first part stands by itself."""
+        try:
+            return () if self._parts is None else self._parts.read_rest()
+        except SourceGone:
+            raise
+        except Exception as error:
+            self._faults.failed(self.name, error)
+            return ()
+
+    def _await_tick(self, now: int) -> None:
+        """Be due at the next tick, after failures at a later one."""
+        interval, failures = self._interval, self._failures
+        self._missed += (now - self._tick) // interval
+        pause = min(LONGEST_PAUSE_NS, interval << min(failures - 1, 40)) if failures > 1 else 0
+        self._tick = max(self._tick + interval, ((now + pause) // interval + 1) * interval)
+        self._pace = (self._missed, self._tick)
+        self.due_ns = self._tick
+
+    def _end(self, gone: bool) -> None:
+        self.latest = (0, ())
+        self._first = None
+        try:
+            self.source.close()
+        except BaseException as error:
+            self._faults.failed(self.name, error, "cannot be closed")
+        self._over.set()
+        self._ended(self.name, gone)
 
     def _take(self, now: int, readings: Sequence[Reading]) -> None:
         """Make what was read the latest, and hand it on; raises where a part of it is nonsense."""
