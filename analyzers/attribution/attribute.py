@@ -186,6 +186,7 @@ class Attributed:
         self._uses: dict[int, MetricUse] = {}
         self._totals: dict[int, Totals] = {}
         self._periods: dict[bytes, IntArray] = {}
+        self._observed_at: dict[int, bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of metrics."""
@@ -368,11 +369,18 @@ class Attributed:
         periods = self.periods(metric)
         of = self.signatures.of_period[periods]
         users = Users(self.activity.start[periods], self.activity.end[periods], use.rule[of], use.amount[of])
-        same = (_digest(observed.start, observed.end), np.packbits(use.rule != NONE).tobytes())
+        same = (self._times(metric), np.packbits(use.rule != NONE).tobytes())
         timeline = self._timelines.get(same, lambda: Timeline.of(observed, users.start, users.end))
         alike = (*same, use.rule.tobytes(), use.amount.tobytes(), use.background)
         demand = self._demands.get(alike, lambda: estimate(timeline, users, use.background))
         return Attribution(upsample(observed, demand), users)
+
+    def _times(self, metric: int) -> bytes:
+        """Return what is the same for metrics that were observed at the same times."""
+        if metric not in self._observed_at:
+            observed = self.resources.metrics[metric].observed
+            self._observed_at[metric] = _digest(observed.start, observed.end)
+        return self._observed_at[metric]
 
     def _of_signatures(self, metric: int) -> Totals:
         use, found = self.use(metric), self.attribution(metric)

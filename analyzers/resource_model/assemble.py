@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -158,7 +159,7 @@ class _Reading:
                 return int(shift)
         return 0
 
-    @property
+    @cached_property
     def _shifts(self) -> dict[tuple[str | None, str], int]:
         found: dict[tuple[str | None, str], int] = {}
         for resource, shift in zip(self._spans.resources, self._material.shift.tolist(), strict=True):
