@@ -188,7 +188,9 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
     "attributing": lambda folder, extent: attributing.measure(
         folder, extent.traces / FULL.traces, max(1, extent.rounds // 5)
     ),
-    "attribution": lambda folder, extent: attribution.measure(folder, extent.turns, 2 * extent.turn_s),
+    "attribution": lambda folder, extent: attribution.measure(
+        folder, max(1, extent.turns - 1), 3 * extent.turn_s
+    ),
 }
 _PLACES = {
     "read": tables.READING,
