@@ -71,13 +71,16 @@ def leave(crew: Crew, *tasks: Turns) -> None:
         crew.hurry(task)
 
 
-def test_there_are_threads_while_there_are_tasks_and_few_of_them(crew: Crew) -> None:
+def test_there_are_threads_while_there_are_tasks_and_few_of_them(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOMENT_NS", 3_600_000_000_000)  # nothing is slow, also on a busy machine
     assert threads(crew) == []
     tasks = [Turns() for _ in range(50)]
     for task in tasks:
         crew.add(task)
     until(lambda: all(task.count > 20 for task in tasks))
-    assert len(threads(crew)) <= 4  # on a busy machine a turn may be slow
+    assert len(threads(crew)) < 10
     assert crew.cost_ns() > 0
     leave(crew, *tasks)
     crew.end()
