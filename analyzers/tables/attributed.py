@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -181,6 +182,8 @@ class _Rows:
         of, *values = self._attributed.of_leaves(metric)
         at = np.searchsorted(of, leaves)
         used, available, observed = (each[at] for each in values)
+        if not math.isfinite(self._attributed.resources.metrics[metric].observed.capacity):
+            available = np.full(len(available), np.nan)  # also of those who ran while nothing was observed
         rest = self._attributed.background(metric)
         window = self._found.window if self._material.about.is_part else (-_LONG, _LONG)
         length = clipped(rest.edges, window)
