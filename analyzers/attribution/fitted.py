@@ -117,4 +117,5 @@ def _observed_until(observed: Observations, moment: IntArray) -> FloatArray:
     length = observed.end - observed.start
     until = np.concatenate(([0], np.cumsum(length)))
     within = np.maximum(np.searchsorted(observed.start, moment, "right") - 1, 0)
-    return (until[within] + np.clip(moment - observed.start[within], 0, length[within])).astype(np.float64)
+    reached = until[within] + np.clip(moment - observed.start[within], 0, length[within])
+    return np.asarray(reached, np.float64)
