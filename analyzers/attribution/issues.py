@@ -46,7 +46,11 @@ MOST_BOTTLENECKS: Final = 64
 MOST_IMBALANCES: Final = 32
 """So many are simulated, those with most to gain in their leaves."""
 _CELLS: Final = 8_000_000
-"""Durations that are simulated at once."""
+"""Durations that are simulated at once, at most;"""
+_ENOUGH: Final = 1_000_000
+"""so many, where that are"""
+_SETS: Final = 8
+"""sets enough: of more the memory is all that grows."""
 _NS: Final = 1e9
 
 
@@ -261,7 +265,8 @@ class _Search:
         """Return the issues of ``changes`` of leaves."""
         found: list[Issue] = []
         waiting = bool(self.run.waits.any())
-        width = max(1, _CELLS // max(len(self.base), 1))
+        phases = max(len(self.base), 1)
+        width = max(1, min(_CELLS // phases, max(_SETS, _ENOUGH // phases)))
         floor_base = self._of_tops(self._floored(self.base)) if waiting else np.zeros(0)
         for low in range(0, len(changes), width):
             part = changes[low : low + width]
