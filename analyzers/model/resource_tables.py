@@ -75,7 +75,8 @@ def decode_resources(attributes: Mapping[str, Any], host: str, span_start: int) 
     first = span_start + _integer(attributes, semconv.RESOURCES_START, -(1 << 52), 1 << 52) * _US
     if not 0 <= first < _MAX_TIME - bins * length:
         raise MalformedTable(f"resource table that starts at {first} ns")
-    starts = first + np.arange(bins, dtype=np.int64) * length
+    # Of millions of numbers most stand at the same times as others: these have one array for all.
+    starts, lengths = first + np.arange(bins, dtype=np.int64) * length, np.full(bins, length, np.int64)
 
     found: dict[Key, Samples] = {}
     prefix = semconv.RESOURCES_PREFIX
@@ -93,11 +94,12 @@ def decode_resources(attributes: Mapping[str, Any], host: str, span_start: int) 
                 known = values[place] != semconv.RESOURCES_ABSENT
                 if not known.any():
                     continue
+                all_known = bool(known.all())
                 capacity = None if capacities is None else int(capacities[place])
                 found[Key(host, kind, device, column)] = Samples(
-                    starts[known],
-                    np.full(int(known.sum()), length, np.int64),
-                    values[place][known],
+                    starts if all_known else starts[known],
+                    lengths if all_known else lengths[known],
+                    values[place] if all_known else values[place][known],
                     None if capacity is None or capacity < 0 else capacity,
                 )
     return found

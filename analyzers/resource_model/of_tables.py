@@ -51,7 +51,10 @@ def of_tables(spans: SpanColumns, ixs: IntArray) -> Told:
     if refused:
         told.problems.append(f"{count(refused, 'resource table')} cannot be read: {why}")
     unknown: set[str] = set()
-    for key, samples in together(tables).items():
+    found = together(tables)
+    tables.clear()
+    for key in list(found):
+        samples = found.pop(key)  # millions of numbers are there once, not in all stages
         column = f"{key.kind}.{key.column}"
         if column not in _COLUMNS or of_type(column) is None:
             unknown.add(column)
