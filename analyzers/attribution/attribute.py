@@ -42,7 +42,9 @@ from grademl_otel.analyzers.sql.paths import path_regex
 
 _SECOND: Final = 1e9
 _KEPT: Final = 6_000_000
-"""Timelines, and what is made of them, are kept until they have so many segments: some 400 MB."""
+"""Timelines, and what is made of them, are kept until they have so many segments: some 300 MB."""
+_ARRAYS: Final = 5
+"""What an attribution comes to hold, as it is asked for: it counts that much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,7 @@ class Attributed:
         self.signatures = Signatures(distinct // width, distinct % width, of_period.reshape(-1))
         self._timelines: _Kept[Timeline] = _Kept(lambda one: len(one.edges))
         self._demands: _Kept[Demand] = _Kept(lambda one: len(one.exact))
-        self._attributions: _Kept[Attribution] = _Kept(lambda one: len(one.upsampled.value))
+        self._attributions: _Kept[Attribution] = _Kept(lambda one: _ARRAYS * len(one.upsampled.value))
         self._uses: dict[int, MetricUse] = {}
         self._totals: dict[int, Totals] = {}
         self._periods: dict[bytes, IntArray] = {}
