@@ -19,7 +19,7 @@ from grademl_otel.analyzers.attribution.attribute import Attributed
 from grademl_otel.analyzers.attribution.builtin import BUILT_IN
 from grademl_otel.analyzers.attribution.fit import best_fit
 from grademl_otel.analyzers.attribution.mapping import Gpus, RankKey, gpus_of
-from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE
+from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABLE, Observations
 from grademl_otel.analyzers.attribution.rules import FIT, Blocking, Rule, RuleSet
 from grademl_otel.analyzers.attribution.rules_file import parse_rules
 from grademl_otel.analyzers.execution import SELF, ExecutionModel, execution_model
@@ -235,6 +235,24 @@ def test_fits_are_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weights(2, 6, 4, 0) == pytest.approx(2 * first)  # the same paths, other values
     assert weights(1, 3, 2, 0, of=model_of(Ph("a", 11, 14), Ph("b", 12, 14))) != pytest.approx(first)
     assert len(made) == 3
+
+
+def test_of_fits_those_are_kept_that_were_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float] = []
+    real = best_fit
+
+    def counted(seen: Observations, *given: Any) -> Any:
+        made.append(float(seen.value[0]))
+        return real(seen, *given)
+
+    monkeypatch.setattr(fitted, "best_fit", counted)
+    monkeypatch.setattr(fitted, "_KEPT", 2)
+    monkeypatch.setattr(fitted, "_fits", type(fitted._fits)())
+    model = model_of(Ph("a", 0, 1))
+    for value in (1.0, 2.0, 1.0, 3.0, 1.0, 2.0):
+        use = attributed(model, resources_of(("cpu.busy", observed(value, 0))), Rule("/", "*", FIT)).use(0)
+        assert use.amount == pytest.approx([value])
+    assert made == [1, 2, 3, 2]
 
 
 # --- When leaves are active --------------------------------------------------------------------------------

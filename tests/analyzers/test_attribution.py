@@ -164,6 +164,13 @@ def test_what_is_no_observation_is_refused(wrong: dict[str, Any]) -> None:
         Observations(**{**right, **wrong})
 
 
+def test_what_sums_lose_is_no_demand_that_is_gone() -> None:
+    """A weight beside one that is 1e17 times larger: after that has ended it is all there is."""
+    phases = users((0, 2 * SECOND, VARIABLE, 0.1), (0, SECOND, VARIABLE, 1e17))
+    found = demand_on(observed(1, 1), phases)
+    assert found.variable.tolist() == [1e17, 0.1]
+
+
 # --- The greedy pass as it was published, one interval at a time -------------------------------------------
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from grademl_otel.analyzers.attribution import fit as module
-from grademl_otel.analyzers.attribution.fit import active_instances, best_fit
+from grademl_otel.analyzers.attribution import fitted
+from grademl_otel.analyzers.attribution.fit import Fit, active_instances, best_fit
 from grademl_otel.analyzers.attribution.observations import Observations
 
 SECOND = 1_000_000_000
@@ -63,6 +64,28 @@ def test_what_exact_rules_took_is_not_explained_again() -> None:
     found = best_fit(observed(5, 5, 1), *instances((0, 2, 0)), 1, np.array([3.0, 3.0, 3.0]))
     assert found.weight == pytest.approx([2])
     assert found.background == pytest.approx(0)
+
+
+def test_what_exact_rules_wanted_and_did_not_get_is_not_taken_off_others() -> None:
+    found = best_fit(observed(1, 5, 0), *instances((0, 2, 0)), 1, np.array([3.0, 3.0, 0.0]))
+    assert found.weight == pytest.approx([1])
+
+
+def test_types_that_are_nearly_always_together_are_told_apart() -> None:
+    found = best_fit(observed(5, 5, 5, 4.4, 0), *instances((0, 4, 0), (0, 3.8, 1)), 2)
+    assert found.weight == pytest.approx([2, 3])
+    assert found.ambiguous == ()
+
+
+def test_what_the_solver_calls_background_is_theirs_who_are_always_active() -> None:
+    """Which of columns that are alike a solver fills is its own affair."""
+    of = Fit(np.array([1.0, 0.0, 4.0]), 5.0, math.nan, 1.0, ((0, 1, 3),))
+    start, end, column = instances((0, 4, 0), (0, 4, 1), (-9, 4, 1), (1, 2, 2))
+    found = fitted._evened(of, observed(8, 12, 8, 8), start, end, column)
+    assert found.background == 0
+    assert found.weight == pytest.approx([2, 2, 4]), (
+        "6 in all, by one active of one type and two of the other"
+    )
 
 
 def test_a_type_that_was_never_active_has_no_weight_and_types_that_always_come_together_are_told() -> None:

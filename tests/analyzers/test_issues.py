@@ -167,6 +167,14 @@ def test_a_type_is_a_global_bottleneck_where_all_of_it_is_full(
     assert row["full_globally"] == pytest.approx(globally)
 
 
+def test_all_of_a_type_is_full_from_the_very_limit_on() -> None:
+    at_limit = resources(
+        ("gpu", "0", "utilization", [1, 1, 0], 1), ("gpu", "1", "utilization", [19, 18.9, 20], 20)
+    )
+    found = bottlenecks_of(Attributed(THREE, at_limit, ONE_EACH)).by(METRIC_TYPE)
+    assert of(found, USER, "gpu.utilization")["full_globally"] == pytest.approx(1)
+
+
 def test_what_is_not_known_is_not_what_is_not_full() -> None:
     model, (_, one, two, three) = model_of(
         P(-1, "all", 0, 4 * S), P(0, "work", 0, 4 * S), P(0, "idle", 0, 2 * S), P(0, "endless", 0, S)
@@ -732,6 +740,20 @@ def test_sets_are_told_of_each_scope() -> None:
     assert forward.first.tolist() == [0, 2]
     assert forward.balanced(model.phases.duration).tolist() == [7 * S, 7 * S, 5 * S, 5 * S]
     assert forward.uneven(model.phases.duration) == 4 * S
+
+
+def test_who_is_alone_in_a_step_has_nobody_to_exchange_work_with() -> None:
+    given_ = list(RANKS)
+    for rank, step in ((0, 0), (1, 0), (0, 1)):
+        given_.append(P(1 + rank, "step", 10 * step * S, (10 * step + 4 + rank) * S, step=step))
+    model, _ = model_of(*given_)
+    (found,) = (
+        one
+        for one in balance.exchanges(model, model.phases.has(SELF))
+        if (model.types.path(one.scope), model.types.path(one.target)) == ("/run", "/run/rank/step")
+    )
+    assert found.first.tolist() == [0]
+    assert model.phases.number[found.members].tolist() == [0, 0]
 
 
 def test_what_depends_on_each_other_does_not_exchange_work() -> None:
