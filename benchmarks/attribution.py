@@ -12,8 +12,10 @@ the threads that they ran in.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +84,9 @@ def measure(folder: Path, rounds: int, seconds: float) -> Iterator[Table]:
         "Upsampled to 10 ms: CPU time of programs on this machine",
         {PROGRAMS[program]: _of_runs(runs) for program, runs in measured.items()},
         f"Relative error as above, of {rounds} runs of {seconds:g} s each. Truth: the clocks of all threads "
-        "that work, read every 10 ms. Fitted: what is built in.",
+        "that work, read every 10 ms. Fitted: what is built in. Of the cores, other programs had "
+        f"{percent([run.by_others for runs in measured.values() for run in runs])}: that is in the truth, and "
+        "no rule knows it.",
     )
     yield from _attribution(
         {program: runs for program, runs in measured.items() if program in burning.THREADS}
@@ -125,6 +129,8 @@ class _Run:
     """By way; None: what is built in."""
     used: Sequence[tuple[str, int, int]] = ()
     """(name, start in Unix ns, CPU ns by the thread's clock) of spans."""
+    by_others: float = 0.0
+    """Part of the time of all cores that other programs had meanwhile."""
 
     def found(self, way: str, seconds: float) -> Found:
         """Return what is made of averages over so many seconds. Raises ValueError for a rule for nothing."""
@@ -167,11 +173,15 @@ def _upsampled(title: str, results: Mapping[str, Errors], note: str) -> Table:
 
 def _run(program: str, seconds: float, seed: int, folder: Path) -> _Run:
     folder.mkdir(parents=True)
+    began, busy, own = time.perf_counter(), _busy_s(), os.times()
     subprocess.run(
         [sys.executable, "-m", "benchmarks.burning", program, f"{seconds}", f"{seed}", str(folder)],
         env={**environment(folder, EVERYTHING), **_NO_MONITORS}, cwd=ROOT, check=True,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
+    cores_s, now = (time.perf_counter() - began) * (os.cpu_count() or 1), os.times()
+    own_s = now.children_user + now.children_system - own.children_user - own.children_system
+    others_s = max(_busy_s() - busy - own_s, 0.0)
     answer = json.loads((folder / burning.CLOCKS).read_text("utf-8"))
     is_training = program == burning.TRAINING
     # A run knows its host itself; CSV without one is of the only one there is.
@@ -185,7 +195,16 @@ def _run(program: str, seconds: float, seed: int, folder: Path) -> _Run:
         read_subject(Query.of(str(source))),
         {GIVEN: rules, FIT: None},
         [tuple(each) for each in answer.get("used", ())],
+        others_s / cores_s,
     )
+
+
+def _busy_s() -> float:
+    """Return how long the cores of this machine have been busy, and had by its hypervisor."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = map(
+        int, Path("/proc/stat").read_text("utf-8").split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _rule(of: tuple[str, str]) -> str:
