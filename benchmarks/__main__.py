@@ -24,6 +24,7 @@ from benchmarks import (
     conversion,
     detectors,
     graph,
+    injected,
     longrun,
     micro,
     querying,
@@ -192,6 +193,9 @@ PARTS: dict[str, Callable[[Path, Extent], Iterator[Table]]] = {
         folder, max(1, extent.turns - 1), 3 * extent.turn_s
     ),
 }
+PARTS["injected"] = lambda folder, extent: injected.measure(
+    folder, *((25, 5) if extent.turns > QUICK.turns else (1, 1))
+)
 _PLACES = {
     "read": tables.READING,
     "pull": tables.READING,
@@ -200,6 +204,7 @@ _PLACES = {
     "sampling": tables.SAMPLING,
     "attributing": tables.ATTRIBUTING,
     "attribution": tables.TRUTH,
+    "injected": tables.INJECTED,
 }
 
 

@@ -28,7 +28,9 @@ ATTRIBUTING = ("<!-- attributing -->", "<!-- end of attributing -->")
 """The same of who used what."""
 TRUTH = ("<!-- truth -->", "<!-- end of truth -->")
 """The same of how near the truth attribution is, on its own page."""
-_PAGES = {TRUTH: PAGE.with_name("attribution.md")}
+INJECTED = ("<!-- injected -->", "<!-- end of injected -->")
+"""The same of how often an injected bottleneck is named."""
+_PAGES = dict.fromkeys((TRUTH, INJECTED), PAGE.with_name("attribution.md"))
 
 
 @dataclass(frozen=True)
