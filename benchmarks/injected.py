@@ -288,14 +288,15 @@ def _named(answers: Sequence[Answer], kinds: Sequence[str]) -> Table:
             "share",
         ),
         rows,
-        "Each run is another one: 2.5 to 4 s with other threads, rates, names and order of phases, three "
-        f"other phases beside the limited one, all sampled every {INTERVAL_S:g} s. Named first: what was "
-        "full for the longest time is the resource, and of the phase, that was limited; for a lock the wait, and "
-        f"who holds it. What was full for less than {LEAST:.0%} of the run is nothing. First issue: the "
-        "change with the largest gain is that one. Full for half of its time: it is named, first or not. Share: of "
-        "the time of the phase, as told of what was limited, median [quartiles]. Others used "
-        f"{others.middle:.1f} [{others.low:.1f}, {others.high:.1f}] of {len(CORES)} CPUs meanwhile; they let "
-        f"them be where that is less than {CALM * len(CORES):g}.",
+        "Each run is another one: 2.5 to 4 s with other threads, rates, names and order of phases, "
+        f"three other phases beside the limited one, all sampled every {INTERVAL_S:g} s. Named first: "
+        "what was full for the longest time is the resource, and of the phase, that was limited; for "
+        f"a lock the wait, and who holds it. What was full for less than {LEAST:.0%} of the run is "
+        "nothing. First issue: the change with the largest gain is that one. Full for half of its "
+        "time: it is named, first or not. Share: of the time of the phase, as told of what was "
+        f"limited, median [quartiles]. Others used {others.middle:.1f} [{others.low:.1f}, "
+        f"{others.high:.1f}] of {len(CORES)} CPUs meanwhile; they let them be where that is less than "
+        f"{CALM * len(CORES):g}.",
     )
 
 
