@@ -40,6 +40,7 @@ from grademl_otel.analyzers.attribution.observations import EXACT, NONE, VARIABL
 from grademl_otel.analyzers.attribution.rules import FIT, Blocking, Rule, RuleSet
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.execution.patterns import InvalidPattern, Pattern
+from grademl_otel.analyzers.resource_model.series import MOST
 from grademl_otel.analyzers.resource_model.settings import Capacity
 from grademl_otel.analyzers.suggest import or_near
 
@@ -271,8 +272,8 @@ class _Table:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             with suppress(OverflowError):  # TOML has integers that no float can hold
                 number = float(value)
-        if not math.isfinite(number) or not allowed(number):
-            self.refuse(f"{key} is a number, {bounds}", key)
+        if number > MOST or not math.isfinite(number) or not allowed(number):
+            self.refuse(f"{key} is a number, {bounds}{f', up to {MOST:g}' * (number > MOST)}", key)
         return number
 
     def true(self, key: str) -> None:

@@ -17,7 +17,15 @@ import numpy as np
 from grademl_otel.analyzers.errors import SourceError, UsageError
 from grademl_otel.analyzers.resource_model import naming, units
 from grademl_otel.analyzers.resource_model.gathering import Told
-from grademl_otel.analyzers.resource_model.series import Place, Series, averages, of_counter, of_samples
+from grademl_otel.analyzers.resource_model.series import (
+    MOST,
+    Place,
+    Series,
+    averages,
+    is_told,
+    of_counter,
+    of_samples,
+)
 from grademl_otel.analyzers.suggest import or_near
 from grademl_otel.analyzers.units import count
 
@@ -83,7 +91,8 @@ def _read(file: str, lines: Iterator[str]) -> Told:
     told = Told()
     if missing:
         told.problems.append(
-            f"{file}: {count(missing, 'row')} without a value, or with one below 0, left out"
+            f"{file}: {count(missing, 'row')} without a value, or with one below 0 or above {MOST:g},"
+            " left out"
         )
     for (host, resource, called, metric), one in rows.items():
         _series(file, Place(host or None, resource, called), metric, one, told)
@@ -141,7 +150,7 @@ def _row(at: str, cells: Mapping[str, str], rows: dict[tuple[str, str, str, str]
     found.time.append(time)
     found.start.append(start)
     found.value.append(value)
-    return math.isfinite(value) and value >= 0
+    return 0 <= value <= MOST
 
 
 def _series(file: str, place: Place, metric: str, rows: _Rows, told: Told) -> None:
@@ -165,7 +174,7 @@ def _series(file: str, place: Place, metric: str, rows: _Rows, told: Told) -> No
         seen = of_counter(time, value)
     elif (start >= 0).all():
         seen, overlapping = averages(start, time, value)
-        overlapping -= int((~np.isfinite(value) | (value < 0)).sum())
+        overlapping -= int((~is_told(value)).sum())
         if overlapping > 0:
             told.problems.append(
                 f"{file}: {count(overlapping, 'row')} of {place.type}.{metric} left out:"

@@ -17,7 +17,7 @@ from grademl_otel.analyzers.resource_model import naming, units
 from grademl_otel.analyzers.resource_model.gathering import Gathering, Told, tags_of
 from grademl_otel.analyzers.resource_model.naming import Meaning
 from grademl_otel.analyzers.resource_model.of_tables import process_id
-from grademl_otel.analyzers.resource_model.series import Averages, Place, averages, of_samples
+from grademl_otel.analyzers.resource_model.series import MOST, Averages, Place, averages, is_told, of_samples
 from grademl_otel.analyzers.tables.metric_series import MetricSeries
 from grademl_otel.analyzers.units import count
 
@@ -94,7 +94,8 @@ class _Reading:
         ]
         if self._no_numbers:
             found.append(
-                f"{count(self._no_numbers, 'metric point')} with no number, or one below 0, left out"
+                f"{count(self._no_numbers, 'metric point')} with no number, or one below 0 or above {MOST:g},"
+                " left out"
             )
         return found
 
@@ -127,7 +128,7 @@ class _Reading:
     def _averages(self, ixs: IntArray, counter: bool) -> list[Averages]:
         """Return the averages of points of one series: of a counter those of each of its starts."""
         value = self._points.value[ixs]
-        self._no_numbers += int((~np.isfinite(value) | (value < 0)).sum())
+        self._no_numbers += int((~is_told(value)).sum())
         time = self._series.time.numbers[ixs]
         if not counter:
             return [of_samples(time, value)]

@@ -9,8 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from grademl_otel.analyzers.arrays import FloatArray, IntArray
+from grademl_otel.analyzers.arrays import BoolArray, FloatArray, IntArray
 
+MOST: Final = 1e30
+"""What is more is none of what a monitor sees; sums and squares of it would be more than a float can hold."""
 _S: Final = 1e9
 _REACH: Final = 2.5
 """A sample of a gauge holds for the time since the one before, but for so many usual distances at most."""
@@ -78,12 +80,19 @@ class Series:
         return f"{self.place.type}.{self.name}"
 
 
+def is_told(value: FloatArray) -> BoolArray:
+    """Return where ``value`` is one that a metric can have: a number, not below 0, no more than `MOST`."""
+    with np.errstate(invalid="ignore"):
+        found: BoolArray = (value >= 0) & (value <= MOST)
+    return found
+
+
 def averages(start: IntArray, end: IntArray, value: FloatArray) -> tuple[Averages, int]:
     """Return the averages of these intervals in any order, and how many are left out.
 
-    Left out is what is no number or below 0, what has no length, and what overlaps one that began before.
+    Left out is what `is_told` says is no value, what has no length, and what overlaps one that began before.
     """
-    fit = np.isfinite(value) & (value >= 0) & (end > start)
+    fit = is_told(value) & (end > start)
     order = np.flatnonzero(fit)
     order = order[np.lexsort((end[order], start[order]))]
     begin, until = start[order], end[order]
@@ -122,7 +131,7 @@ def of_counter(time: IntArray, total: FloatArray) -> Averages:
 
     What is no number is passed over: the rate then is that of the longer time.
     """
-    fit = np.isfinite(total)
+    fit = np.abs(total) <= MOST
     time, total = time[fit], total[fit]
     order = np.lexsort((total, time))
     time, total = time[order], total[order]

@@ -546,7 +546,7 @@ def test_gauges_counters_intervals_and_capacities_of_csv(tmp_path: Path) -> None
         "/host[name=node-0]/cpu:busy": ([(0, 1, 1.5)], "{cpu}", math.inf),
     }
     assert about_line(model, "without a value").endswith(
-        "1 row without a value, or with one below 0, left out"
+        "1 row without a value, or with one below 0 or above 1e+30, left out"
     )
 
 

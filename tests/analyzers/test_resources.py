@@ -320,6 +320,30 @@ def test_names_of_resources_are_text_wherever_they_are_shown(
         assert "\x1b" not in text, form
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["json", "text", "html", "csv"])
+def test_values_that_no_float_can_add_up_are_left_out_and_it_is_said(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    file = tmp_path / "large.csv"
+    rows = (
+        f"{BEGIN // S + at},tape,{name},{value},{kind}\n"
+        for name, value, kind in (
+            ("a", "1.7e308", "gauge"),
+            ("b", "1e30", "gauge"),
+            ("c", "1e308", "counter"),
+        )
+        for at in range(N)
+    )
+    file.write_text("time,resource,metric,value,kind\n" + "".join(rows))
+    code, text, error = ended(capsys, store, "--csv", file, "-f", form)
+    assert (code, error) == (EXIT_OK, "")
+    assert "tape.b" in text or form == "csv"
+    assert "tape.a" not in text or "above 1e+30" in text
+    if form == "json":
+        assert [one["peak"] for one in json.loads(text)["metrics"] if one["metric"] == "tape.b"] == [1e30]
+
+
 # --- How it ends ----------------------------------------------------------------------------------------
 
 

@@ -121,6 +121,10 @@ RULE = '[[rule]]\nphase = "a"\nmetric = "m"\n'
         (RULE + "exact = -1", r"r\.toml:4: \[\[rule\]\]: exact is a number, 0 or more"),
         (RULE + "exact = nan", r"r\.toml:4: \[\[rule\]\]: exact is a number, 0 or more"),
         (RULE + "variable = inf", r"r\.toml:4: \[\[rule\]\]: variable is a number, 0 or more"),
+        (
+            RULE + "variable = 1e300",
+            r"r\.toml:4: \[\[rule\]\]: variable is a number, 0 or more, up to 1e\+30",
+        ),
         (RULE + "variable = true", r"r\.toml:4: \[\[rule\]\]: variable is a number, 0 or more"),
         (RULE + 'variable = "1"', r"r\.toml:4: \[\[rule\]\]: variable is a number, 0 or more"),
         ('[[rule]]\nmetric = "m"\nfit = true', r"r\.toml:1: \[\[rule\]\]: phase is missing"),
