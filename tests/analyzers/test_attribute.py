@@ -533,6 +533,20 @@ def test_while_it_is_stopped_a_phase_uses_nothing() -> None:
     assert not any("gc" in row[0] for row in told)
 
 
+def test_where_no_process_is_known_a_phase_is_stopped_by_those_of_its_host() -> None:
+    model = model_of(*(Ph(f"a{host}", 0, 2, host=host) for host in "hg"), Ph("gc", 0, 1, host="h"))
+    found = attributed(
+        model, resources_of(CPU), Rule("/", "*", VARIABLE, 1), blocking=(Blocking("/a*", by="/gc"),)
+    )
+    active = {
+        found.model.phases.path(int(leaf)): (start / SECOND, end / SECOND)
+        for leaf, start, end in zip(
+            found.activity.leaf, found.activity.start, found.activity.end, strict=True
+        )
+    }
+    assert active == {"/ah": (1, 2), "/ag": (0, 2), "/gc": (0, 1)}
+
+
 def test_a_metric_may_say_that_phases_stand_still() -> None:
     model = model_of(
         Ph("a", 0.5, 4, host="h1"), Ph("b", 0, 4, host="h2"), Ph("c", 0, 4, (Ph("d", 1, 4),), host="h1")

@@ -268,6 +268,17 @@ def test_of_two_things_that_stop_a_phase_neither_is_the_only_one() -> None:
     assert found.known[at(found, work)] == 4, "time is counted once"
 
 
+def test_periods_of_what_stops_a_phase_are_none_of_them_empty() -> None:
+    model, (_, work, *_) = model_of(
+        P(-1, "all", 0, 4 * S), P(0, "work", 0, 4 * S), P(0, "gc", S, 3 * S), P(0, "lock", S, 3 * S)
+    )
+    both = [Blocking("**/work", by="**/gc"), Blocking("**/work", by="**/lock")]
+    stopped = bottlenecks(model, resources(("cpu", "", "busy", [1], 1)), EVERYTHING, both).stopped()
+    assert stopped is not None
+    assert (stopped.leaf.tolist(), stopped.by.tolist()) == ([work], [[True, True]])
+    assert (stopped.start.tolist(), stopped.end.tolist()) == ([S], [3 * S])
+
+
 # --- Phases that consist of others --------------------------------------------------------------------------
 
 
