@@ -60,7 +60,9 @@ def test_background_is_not_given_to_who_is_active() -> None:
     assert found.explained == pytest.approx(1)
 
 
-def test_what_exact_rules_took_is_not_explained_again() -> None:
+@pytest.mark.parametrize("slower", [0, 10**9], ids=["sparse", "dense"])
+def test_what_exact_rules_took_is_not_explained_again(monkeypatch: pytest.MonkeyPatch, slower: int) -> None:
+    monkeypatch.setattr(module, "_SPARSE_IS_SLOWER", slower)
     found = best_fit(observed(5, 5, 1), *instances((0, 2, 0)), 1, np.array([3.0, 3.0, 3.0]))
     assert found.weight == pytest.approx([2])
     assert found.background == pytest.approx(0)

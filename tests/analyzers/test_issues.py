@@ -598,6 +598,18 @@ def test_s4_work_that_is_spread_evenly() -> None:
     assert found.baseline == MEASURED
 
 
+def test_what_was_waited_for_before_takes_nothing_off_what_an_even_spread_gains() -> None:
+    model, _ = model_of(
+        *seconds(
+            (-1, "run", 0, 14),
+            (0, "collective.wait", 0, 2),
+            *((0, "task", 2, 2 + work) for work in (4, 8, 12)),
+        )
+    )
+    (one,) = (each for each in issues_of(model, None) if each.kind == IMBALANCE)
+    assert (one.least, one.gain, one.most) == pytest.approx((4, 4, 4))
+
+
 def test_phases_that_follow_each_other_do_not_exchange_work() -> None:
     model, _ = model_of(*seconds((-1, "run", 0, 12), (0, "task", 0, 4), (0, "task", 4, 12)))
     assert not len(issues_of(model, None))
