@@ -32,7 +32,7 @@ from grademl_otel.analyzers.reporting.resources_document import ResourcesDocumen
 from grademl_otel.analyzers.selection import StepRange
 from grademl_otel.analyzers.subject import read_subject
 from tests.support.html_page import read_page
-from tests.support.monitored import BEGIN, SLOW, S, simulate, with_table
+from tests.support.monitored import BEGIN, SLOW, S, export, series, simulate, with_table
 from tests.support.synthetic import MS, Simulated
 
 SCHEMA: Final = Path(__file__).parents[2] / "docs" / "schemas" / "resources.json"
@@ -318,6 +318,18 @@ def test_names_of_resources_are_text_wherever_they_are_shown(
     for form in ("text", "csv", "markdown", "json"):
         _, text, _ = ended(capsys, tmp_path, "-f", form)
         assert "\x1b" not in text, form
+
+
+def test_a_host_whose_name_has_a_line_break_is_one_line(
+    bare: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    power = series("hw.power", "W", "gauge", {1: 1, 2: 1}, hw__id="a\nb", hw__type="gpu")
+    file.write_bytes(export(power, host="node\n7"))
+    code, text, _ = ended(capsys, bare, "--metrics", file)
+    assert code == EXIT_OK
+    assert "/host[name=node?7]/gpu[id=a?b]" in text
+    assert "no phase ran on node?7" in " ".join(text.split())
 
 
 @pytest.mark.filterwarnings("error")
