@@ -80,13 +80,13 @@ def measure(folder: Path, rounds: int, seconds: float) -> Iterator[Table]:
         program: [_run(program, seconds, number, folder / f"{program}-{number}") for number in range(rounds)]
         for program in PROGRAMS
     }
+    by_others = percent([run.by_others for runs in measured.values() for run in runs])
     yield _upsampled(
         "Upsampled to 10 ms: CPU time of programs on this machine",
         {PROGRAMS[program]: _of_runs(runs) for program, runs in measured.items()},
         f"Relative error as above, of {rounds} runs of {seconds:g} s each. Truth: the clocks of all threads "
         "that work, read every 10 ms. Fitted: what is built in. Of the cores, other programs had "
-        f"{percent([run.by_others for runs in measured.values() for run in runs])}: that is in the truth, and "
-        "no rule knows it.",
+        f"{by_others}: that is in the truth, and no rule knows it.",
     )
     yield from _attribution(
         {program: runs for program, runs in measured.items() if program in burning.THREADS}
