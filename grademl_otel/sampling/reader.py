@@ -96,35 +96,42 @@ class SourceReader:
 
     def turn(self) -> bool:
         """Read it once, or end; see `crew.Task`."""
-        gone = False
-        if not self.leaving:
-            try:
-                self._read()
-            except SourceGone:
-                now = time.perf_counter_ns()
-                self._pace = (self._missed + (now - self._tick) // self._interval, now)
-                gone = True
-            except BaseException as error:
-                now = time.perf_counter_ns()
-                self._first = None
-                self._failures += 1
-                self._faults.failed(self.name, error)
-                self._await_tick(now)
-        if not (gone or self.leaving):
+        goes_on = gone = False
+        try:
+            if not self.leaving:
+                gone = self._is_gone()
+            goes_on = not (gone or self.leaving)
+        finally:  # also after what cannot even be counted, as where memory is short
+            if not goes_on:
+                self._end(gone)
+        return goes_on
+
+    def _is_gone(self) -> bool:
+        """Read it, and say whether it has gone."""
+        try:
+            self._read()
+        except SourceGone:
+            now = time.perf_counter_ns()
+            self._pace = (self._missed + (now - self._tick) // self._interval, now)
             return True
-        self._end(gone)
+        except BaseException as error:
+            now = time.perf_counter_ns()
+            self._first = None
+            self._failures += 1
+            self._faults.failed(self.name, error)
+            self._await_tick(now)
         return False
 
     def _read(self) -> None:
         """Read it, or the rest of a reading; raises what the source raises."""
         if self._first is None:
             readings = self.source.read()
-            now = at = time.perf_counter_ns()
+            at = time.perf_counter_ns()
+            after = 0.0 if self._parts is None else self._parts.rest_after_s
         else:
             at, readings = self._first
-            readings = [*readings, *self._rest()]
-            now = time.perf_counter_ns()
-        after = 0.0 if self._parts is None else self._parts.rest_after_s
+            readings, after = self._completed(readings)
+        now = time.perf_counter_ns()
         if after > 0:
             self._first = (at, readings)
             self.due_ns = -(-(now + round(after * 1e9)) // _GRID_NS) * _GRID_NS
@@ -134,15 +141,19 @@ class SourceReader:
         self._failures = 0
         self._await_tick(now)
 
-    def _rest(self) -> Sequence[Reading]:
-        """Return the rest of a reading; without it the first part stands by itself."""
+    def _completed(self, readings: Sequence[Reading]) -> tuple[Sequence[Reading], float]:
+        """Return ``readings`` with their rest, and seconds until there is more of it; where that fails they
+        stand by themselves.
+        """
+        if self._parts is None:
+            return readings, 0.0
         try:
-            return () if self._parts is None else self._parts.read_rest()
+            return [*readings, *self._parts.read_rest()], self._parts.rest_after_s
         except SourceGone:
             raise
         except Exception as error:
-            self._faults.failed(self.name, error)
-            return ()
+            self._faults.failed(self.name, error, "cannot be read to the end")
+            return readings, 0.0
 
     def _await_tick(self, now: int) -> None:
         """Be due at the next tick, after failures at a later one."""
@@ -160,8 +171,9 @@ class SourceReader:
             self.source.close()
         except BaseException as error:
             self._faults.failed(self.name, error, "cannot be closed")
-        self._over.set()
-        self._ended(self.name, gone)
+        finally:
+            self._over.set()
+            self._ended(self.name, gone)
 
     def _take(self, now: int, readings: Sequence[Reading]) -> None:
         """Make what was read the latest, and hand it on; raises where a part of it is nonsense."""

@@ -579,3 +579,139 @@ def test_paces_of_their_own(make: Any) -> None:
         assert heats(sampler) == {"quick", "slow"}
     finally:
         assert sampler.stop(WAIT_S)
+
+
+class InTwo(Fake):
+    """A source whose readings come in two parts, the other one as ``rest`` says."""
+
+    def __init__(self, name: str, rest: Callable[[int], Any], after_s: float = 0.001) -> None:
+        super().__init__(name)
+        self.rest = rest
+        self.rests = 0
+        self.rest_after_s = 0.0
+        self._after_s = after_s
+
+    def read(self) -> Sequence[Reading]:
+        self.rest_after_s = self._after_s
+        self.reads += 1
+        return [(self.heat, 40.5)]
+
+    def read_rest(self) -> Sequence[Reading]:
+        self.rests += 1
+        found: Sequence[Reading] = self.rest(self.rests - 1)
+        self.rest_after_s = 0.0
+        return found
+
+
+def test_both_parts_of_a_reading_are_one_of_the_time_of_the_first(make: Any) -> None:
+    source = InTwo("a", lambda number: [(source.turns, number)], after_s=0.02)
+    times: list[tuple[int, int, int]] = []
+    sampler = Sampler([Shelf(source)], 0.1)
+    sampler.listen(lambda name, at, readings: times.append((at, time.perf_counter_ns(), len(readings))))
+    sampler.start()
+    try:
+        until(lambda: len(times) > 3)
+        assert {count for _, _, count in times} == {2}
+        assert all(heard - at >= 20_000_000 for at, heard, _ in times)
+        assert heats(sampler) == set(*values(sampler, "test.turns")) == {"a"}
+    finally:
+        assert sampler.stop(WAIT_S)
+    assert source.closed == 1
+
+
+@pytest.mark.parametrize("rest", [OSError("no"), None, 7])
+def test_the_first_part_stands_by_itself_where_the_rest_fails(make: Any, rest: Any) -> None:
+    """Also where the source asks, as here, that the rest be read again, which might go on for ever."""
+
+    def act(number: int) -> Any:
+        if isinstance(rest, Exception):
+            raise rest
+        return rest
+
+    source = InTwo("a", act)
+    sampler, told = make(Shelf(source))
+    until(lambda: source.reads > 5)
+    assert heats(sampler) == {"a"}
+    ((name, kind),) = failures(sampler)
+    assert (name, kind) == ("a", "OSError" if isinstance(rest, Exception) else "TypeError")
+    assert len(told) == 1, "it does not work again"
+    assert told[0].startswith(f"a: cannot be read to the end: {kind}")
+
+
+def test_one_may_be_gone_in_the_rest(make: Any) -> None:
+    def act(number: int) -> Any:
+        shelf.here.clear()
+        raise SourceGone
+
+    source = InTwo("a", act)
+    shelf = Shelf(source)
+    sampler, told = make(shelf, rescan_s=WAIT_S * 10)
+    until(lambda: source.closed and shelf.asked == 2)
+    assert (source.reads, source.rests, told) == (1, 1, [])
+
+
+def test_a_rest_that_hangs_is_late_and_silent_and_stops_nobody(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LEAST_DEADLINE_NS", 100_000_000)
+    hangs, release = threading.Event(), threading.Event()
+
+    def act(number: int) -> Any:
+        hangs.set()
+        release.wait(WAIT_S)
+        return [(source.turns, number)]
+
+    source, other = InTwo("a", act), Fake("other")
+    sampler, told = make(Shelf(source, other))
+    assert hangs.wait(WAIT_S)
+    until(lambda: values(sampler, "grademl.sampler.late").get(("a",), 0) > 20)
+    until(lambda: sampler.latest() and any(line.startswith("a: no answer for ") for line in told))
+    reads = other.reads
+    until(lambda: other.reads > reads + 3)
+    assert source.reads == 1
+    assert not sampler.stop(0.01)
+    release.set()
+    until(lambda: source.closed)
+    assert source.rests == 1
+
+
+def test_one_that_is_stopped_before_the_rest_is_closed_without_it(make: Any) -> None:
+    source = InTwo("a", lambda number: [], after_s=3600)
+    sampler, _ = make(Shelf(source))
+    until(lambda: source.reads)
+    assert sampler.stop(WAIT_S)
+    assert (source.rests, source.closed) == (0, 1)
+
+
+def test_one_whose_failure_cannot_be_counted_is_closed_and_read_anew(make: Any) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise SystemExit
+
+    def act(number: int) -> Any:
+        if number == 1:
+            raise Odd
+        return source.ordinary(number)
+
+    source = Fake("a", act)
+    sampler, _ = make(Shelf(source), rescan_s=0.01)
+    until(lambda: source.closed == 1 and source.reads > 4)
+    assert sampler.stop(WAIT_S)
+
+
+def test_a_listener_may_stop_the_sampler(make: Any) -> None:
+    sources = [Fake(f"s{number}") for number in range(4)]
+    shelf = Shelf(*sources)
+    sampler = Sampler([shelf], QUICK_S)
+    stopped: list[bool] = []
+
+    def listen(name: str, at: int, readings: Sequence[Reading]) -> None:
+        if name == "s2" and sources[2].reads == 3:
+            stopped.append(sampler.stop(0.01))
+
+    sampler.listen(listen)
+    sampler.start()
+    until(lambda: shelf.closed)
+    assert [source.closed for source in sources] == [1] * 4
+    assert stopped == [False]
+    until(lambda: not any(thread.name == "grademl sampler" for thread in threading.enumerate()))
