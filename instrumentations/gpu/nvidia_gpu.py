@@ -100,6 +100,7 @@ class NvidiaGpu:
 
     def read_rest(self) -> Sequence[Reading]:
         """Return the bytes over PCIe, of which `read` could not tell at once; see `InParts.read_rest`."""
+        self._library.open()  # another GPU that was lost may have closed it meanwhile
         generation = self._library.generation
         if self._generation != generation:
             self._pcie.forget()
