@@ -645,7 +645,7 @@ def test_one_may_be_gone_in_the_rest(make: Any) -> None:
 
     source = InTwo("a", act)
     shelf = Shelf(source)
-    sampler, told = make(shelf, rescan_s=WAIT_S * 10)
+    _, told = make(shelf, rescan_s=WAIT_S * 10)
     until(lambda: source.closed and shelf.asked == 2)
     assert (source.reads, source.rests, told) == (1, 1, [])
 
