@@ -273,8 +273,7 @@ _TITLES: Final = {
 def _named(answers: Sequence[Answer], kinds: Sequence[str]) -> Table:
     limited = [each for each in answers if each.plan.limited]
     rows = [_row(_TITLES[kind], [each for each in limited if each.plan.kind == kind]) for kind in kinds]
-    calm = [each for each in limited if each.is_calm]
-    rows += [_row("all", limited), _row("of them while others let the CPUs be", calm)]
+    rows.append(_row("all", limited))
     others = Spread.of([each.others for each in answers])
     return Table(
         "Injected bottlenecks that are named",
@@ -286,6 +285,7 @@ def _named(answers: Sequence[Answer], kinds: Sequence[str]) -> Table:
             "first issue",
             "full for half of its time",
             "share",
+            "named first of calm runs",
         ),
         rows,
         "Each run is another one: 2.5 to 4 s with other threads, rates, names and order of phases, "
@@ -295,12 +295,13 @@ def _named(answers: Sequence[Answer], kinds: Sequence[str]) -> Table:
         "nothing. First issue: the change with the largest gain is that one. Full for half of its "
         "time: it is named, first or not. Share: of the time of the phase, as told of what was "
         f"limited, median [quartiles]. Others used {others.middle:.1f} [{others.low:.1f}, "
-        f"{others.high:.1f}] of {len(CORES)} CPUs meanwhile; they let them be where that is less than "
-        f"{CALM * len(CORES):g}.",
+        f"{others.high:.1f}] of {len(CORES)} CPUs meanwhile; calm is where that is less than "
+        f"{CALM * len(CORES):g}, which who burns makes more likely.",
     )
 
 
 def _row(title: str, answers: Sequence[Answer]) -> list[str]:
+    calm = [each for each in answers if each.is_calm]
     return [
         title,
         f"{len(answers)}",
@@ -309,6 +310,7 @@ def _row(title: str, answers: Sequence[Answer]) -> list[str]:
         f"{sum(each.first_issue == wanted(each.plan) for each in answers)}",
         f"{sum(each.of_wanted >= 0.5 for each in answers)}",
         _percent([each.of_wanted for each in answers]),
+        f"{sum(each.is_right for each in calm)} of {len(calm)}",
     ]
 
 
@@ -325,7 +327,7 @@ def _alarms(answers: Sequence[Answer], kinds: Sequence[str]) -> Table:
         ("", "runs", "something named", "what", "of calm runs"),
         rows,
         "Less than half of the throttle is used, one thread burns less than half of a core, or each thread "
-        "has a lock of its own. Calm: others let the CPUs be, as above.",
+        "has a lock of its own. Calm: as above.",
     )
 
 
