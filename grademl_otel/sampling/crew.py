@@ -110,6 +110,11 @@ class Crew:
                 heapify(self._waiting)
                 self._try_to_see_to_it()
 
+    def look(self) -> None:
+        """Have somebody wake up for what is due, where there could be no thread for that; now and then."""
+        with self._lock:
+            self._try_to_see_to_it()
+
     def end(self) -> None:
         """Have the threads end as soon as all tasks are over; does not wait."""
         with self._lock:
@@ -152,7 +157,7 @@ class Crew:
         try:
             self._see_to_it(moment)
         except RuntimeError:
-            pass  # whoever is at work does the rest, later
+            pass  # whoever is at work does the rest later; `look` tries again, where all of them hang
 
     def _wake_all(self) -> None:
         for worker in (self._lead, self._watch, *self._idle):

@@ -224,6 +224,7 @@ class _Scan:
                 failures += 1
                 self._faults.failed(self.name, error, FIND)
             self._asked_at = 0
+            self._crew.look()
             pause = self._rescan_ns
             if failures:
                 pause = min(LONGEST_PAUSE_NS, self._interval << min(failures - 1, 40))

@@ -61,7 +61,9 @@ class InParts(Source, Protocol):
         """Seconds from now until `read_rest` is to be called; 0 where the last reading is complete."""
 
     def read_rest(self) -> Sequence[Reading]:
-        """Return what else there is of the last reading; as `Source.read`."""
+        """Return what else there is of the last reading; as `Source.read`, but that what was read before
+        stands by itself when this raises.
+        """
 
 
 class SourceGone(Exception):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from grademl_otel.sampling import crew as module
+from grademl_otel.sampling.alarm import Alarm
 from grademl_otel.sampling.crew import Crew
 
 WAIT_S = 60
@@ -148,6 +149,38 @@ def test_one_that_waits_for_long_is_hurried(crew: Crew) -> None:
     crew.end()
     until(lambda: not threads(crew))
     assert task.count == 1
+
+
+def test_nobody_wakes_while_nothing_is_due(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    class Counting(Alarm):
+        __slots__ = ()
+
+        def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            return super().wait(seconds)
+
+    monkeypatch.setattr(module, "Alarm", Counting)
+    chance = random.Random(7)
+    tasks = [
+        Turns(lambda number: time.sleep(chance.random() * 0.08), 3_600_000_000_000 + number)
+        for number in range(12)
+    ]
+    for task in tasks:
+        crew.add(task)
+    for _ in range(100):
+        crew.hurry(chance.choice(tasks))
+        time.sleep(0.001)
+
+    def quiet() -> bool:
+        before = len(waits)
+        time.sleep(0.3)
+        return len(waits) == before
+
+    until(quiet)
+    assert all(task.count for task in tasks)
+    leave(crew, *tasks)
 
 
 def test_one_that_is_hurried_in_its_turn_has_another_one_at_once(crew: Crew) -> None:

@@ -715,3 +715,37 @@ def test_a_listener_may_stop_the_sampler(make: Any) -> None:
     assert [source.closed for source in sources] == [1] * 4
     assert stopped == [False]
     until(lambda: not any(thread.name == "grademl sampler" for thread in threading.enumerate()))
+
+
+def test_where_there_could_be_no_thread_for_others_of_what_hangs_there_is_one_later(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refusing, started = threading.Thread.start, threading.Event(), []
+
+    def starting(thread: threading.Thread) -> None:
+        if thread.name == "grademl sampler":
+            if refusing.is_set() and len(started) > 1:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    def act(number: int) -> Any:
+        if other.reads > 3:
+            hanging.append(number)
+            release.wait(WAIT_S)
+        return []
+
+    hanging: list[int] = []
+    release = threading.Event()
+    other = Fake("other")
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    refusing.set()
+    make(Shelf(Fake("a", act), Fake("b", act), other), rescan_s=0.01)
+    try:
+        until(lambda: len(hanging) == 2)
+        refusing.clear()
+        reads = other.reads
+        until(lambda: other.reads > reads + 3)
+        assert len(hanging) == 2
+    finally:
+        release.set()
