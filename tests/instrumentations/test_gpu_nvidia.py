@@ -687,3 +687,26 @@ def test_the_extra_asks_for_what_is_tested() -> None:
 def test_counters_are_counters() -> None:
     names = {metric.name for metric in METRICS if metric.kind == COUNTER}
     assert names == {"hw.energy", "hw.errors", "hw.gpu.io", "grademl.gpu.throttle.time"}
+
+
+def test_the_other_look_at_pcie_counters_is_left_out_after_another_gpu_was_lost(
+    provider: NvidiaProvider, tmp_path: Path
+) -> None:
+    control = nvml.Control(tmp_path, "h100", count=2)
+    with nvml.in_process(control):
+        source, other = provider.sources()
+        assert isinstance(source, InParts)
+        source.read()
+        other.read()
+        control.advance(1)
+        time.sleep(0.1)
+        assert "hw.power" in values(source.read(), control.ids[0])
+        assert source.rest_after_s > 0
+        control.lose(1)
+        with pytest.raises(Exception, match="lost"):
+            other.read()  # closes the library, so that it is initialized anew
+        assert source.read_rest() == ()
+        assert source.rest_after_s == 0
+        found = source.read()
+        assert "hw.power" in values(found, control.ids[0])
+        assert not [series for series, _ in found if series.metric is FAILURES]
