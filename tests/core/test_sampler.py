@@ -704,6 +704,7 @@ def test_a_listener_may_stop_the_sampler(make: Any) -> None:
     shelf = Shelf(*sources)
     sampler = Sampler([shelf], QUICK_S)
     stopped: list[bool] = []
+    before = set(threading.enumerate())  # other tests may have left some
 
     def listen(name: str, at: int, readings: Sequence[Reading]) -> None:
         if name == "s2" and sources[2].reads == 3:
@@ -714,7 +715,7 @@ def test_a_listener_may_stop_the_sampler(make: Any) -> None:
     until(lambda: shelf.closed)
     assert [source.closed for source in sources] == [1] * 4
     assert stopped == [False]
-    until(lambda: not any(thread.name == "grademl sampler" for thread in threading.enumerate()))
+    until(lambda: not [each for each in set(threading.enumerate()) - before if each.name == "grademl sampler"])
 
 
 def test_where_there_could_be_no_thread_for_others_of_what_hangs_there_is_one_later(
