@@ -715,7 +715,9 @@ def test_a_listener_may_stop_the_sampler(make: Any) -> None:
     until(lambda: shelf.closed)
     assert [source.closed for source in sources] == [1] * 4
     assert stopped == [False]
-    until(lambda: not [each for each in set(threading.enumerate()) - before if each.name == "grademl sampler"])
+    until(
+        lambda: not [each for each in set(threading.enumerate()) - before if each.name == "grademl sampler"]
+    )
 
 
 def test_where_there_could_be_no_thread_for_others_of_what_hangs_there_is_one_later(
