@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,7 +243,13 @@ def test_a_child_that_c_code_forked_writes_nothing_into_the_rings_of_its_parent(
     core.write(1, 2, 3, 4, 5)
     core.bind(memory)
     before = memory[:]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(
+        600
+    )  # the child would wait for a thread of another test that has asked for the lock
+    time.sleep(0)  # who has asked gets it
     pid = ctypes.PyDLL(None).fork()
+    sys.setswitchinterval(usual)
     if pid == 0:
         core.write(1, 2, 3, 4, 5)
         core.phase(1, 2, 3, 4, 5, 6, 7, 8)
