@@ -244,9 +244,7 @@ def test_a_child_that_c_code_forked_writes_nothing_into_the_rings_of_its_parent(
     core.bind(memory)
     before = memory[:]
     usual = sys.getswitchinterval()
-    sys.setswitchinterval(
-        600
-    )  # the child would wait for a thread of others that has asked
+    sys.setswitchinterval(600)  # the child would wait for a thread of others that has asked
     time.sleep(0)  # who has asked gets it
     pid = ctypes.PyDLL(None).fork()
     sys.setswitchinterval(usual)
